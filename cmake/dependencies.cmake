@@ -1,0 +1,18 @@
+# Every library weft uses, all from Debian's packages (scripts/setup lists them).
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+
+# Libraries that Debian ships without a CMake package of use: header to look for, library to link.
+function(weft_find_library name header)
+  find_path(WEFT_${name}_INCLUDE ${header} REQUIRED)
+  if(ARGC GREATER 2)
+    find_library(WEFT_${name}_LIBRARY ${ARGV2} REQUIRED)
+  endif()
+endfunction()
+weft_find_library(HIGHWAY hwy/highway.h hwy)
+weft_find_library(RANDOM123 Random123/philox.h)
+weft_find_library(LEMON lemon/network_simplex.h lemon)
+weft_find_library(RE2 re2/re2.h re2)
+weft_find_library(GMP gmpxx.h gmpxx)

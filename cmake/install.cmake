@@ -1,0 +1,17 @@
+# cmake --install: libraries, headers, the program, and a package for find_package(weft).
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+install(TARGETS weft_core weft_checkpoint weft_mask weft_report EXPORT weft)
+install(TARGETS weft_cli)
+install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(FILES ${PROJECT_BINARY_DIR}/weft/core/version.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/core)
+install(EXPORT weft NAMESPACE weft:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/weft
+  FILE weftTargets.cmake)
+configure_package_config_file(cmake/weftConfig.cmake.in weftConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
+write_basic_package_version_file(weftConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/weftConfig.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/weftConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/weft)

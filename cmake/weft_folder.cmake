@@ -1,0 +1,31 @@
+# weft_folder(NAME SOURCES ... LINKS ... USES ...): the library of weft/NAME, as weft::NAME.
+#
+#   LINKS  other folders, the arrows of the house; callers see them too
+#   USES   outside libraries that only the sources need
+function(weft_folder name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINKS;USES" ${ARGN})
+  add_library(weft_${name} STATIC ${arg_SOURCES})
+  add_library(weft::${name} ALIAS weft_${name})
+  set_target_properties(weft_${name} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(weft_${name} PUBLIC cxx_std_20)
+  target_include_directories(weft_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+  target_link_libraries(weft_${name} PUBLIC ${arg_LINKS} PRIVATE ${arg_USES})
+  weft_compile_options(weft_${name})
+endfunction()
+
+function(weft_compile_options target)
+  # g++ 12 sees overflows that are not there in fmt's and libstdc++'s inlined copies.
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion
+    -Wno-sign-conversion $<$<BOOL:${WEFT_WERROR}>:-Werror>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow;-Wno-stringop-overread>)
+  # Highway's vectors of unknown length (SVE, RVV) cannot be members of a struct, as ours are; on
+  # ARM, NEON serves. The same for every source, so that `weft::current_isa` speaks for all.
+  target_compile_definitions(${target} PRIVATE
+    "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128|HWY_RVV)")
+  if(WEFT_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer
+      -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${WEFT_SANITIZE})
+  endif()
+endfunction()

@@ -1,0 +1,241 @@
+#include "weft/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <unordered_set>
+
+#include "weft/checkpoint/strict_json.h"
+#include "weft/core/error.h"
+#include "weft/core/text.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kIndexEnding = ".index.json";
+constexpr uint64_t kMaxIndexBytes = 32'000'000;
+constexpr size_t kCopyBytes = size_t{8} << 20;
+
+std::vector<fs::path> files_ending_in(const fs::path& folder, std::string_view ending) {
+  std::vector<fs::path> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(ending) && !name.starts_with('.')) found.push_back(entry.path());
+  }
+  return found;
+}
+
+// The index of a folder, or else its only safetensors file.
+fs::path entry_of_folder(const fs::path& folder) {
+  for (const std::string_view ending : {kIndexEnding, std::string_view(".safetensors")}) {
+    const std::vector<fs::path> found = files_ending_in(folder, ending);
+    if (found.size() == 1) return found.front();
+    WEFT_CHECK(found.empty(), "{}: {} files end in {}: name one of them", folder.string(),
+               found.size(), ending);
+  }
+  throw Error(fmt::format("{}: no .safetensors file and no .index.json in the folder",
+                          folder.string()));
+}
+
+std::string read_index_text(const fs::path& path) {
+  std::error_code failure;
+  WEFT_CHECK(fs::is_regular_file(path, failure), "{}: cannot open: not a regular file",
+             path.string());
+  const uint64_t bytes = fs::file_size(path, failure);
+  WEFT_CHECK(!failure && bytes <= kMaxIndexBytes, "{}: an index has at most {} bytes",
+             path.string(), kMaxIndexBytes);
+  std::ifstream file(path, std::ios::binary);
+  std::string text(bytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(bytes));
+  WEFT_CHECK(file, "{}: cannot read", path.string());
+  return text;
+}
+
+// A shard is a file beside its index: a name that leads elsewhere is refused.
+bool is_plain_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+std::map<std::string, std::string> parse_weight_map(const Json& document, const fs::path& path) {
+  WEFT_CHECK(document.is_object() && document.contains("weight_map") &&
+                 document["weight_map"].is_object(),
+             "{}: no object 'weight_map'", path.string());
+  std::map<std::string, std::string> shard_of;
+  for (const auto& [name, shard] : document["weight_map"].items()) {
+    WEFT_CHECK(shard.is_string() && is_plain_file_name(shard.get<std::string>()),
+               "{}: tensor '{}': {} is not the name of a file beside the index", path.string(),
+               printable(name), printable(shard.dump()));
+    shard_of[name] = shard.get<std::string>();
+  }
+  return shard_of;
+}
+
+fs::path shard_name(const Checkpoint& checkpoint, size_t i) {
+  return checkpoint.shard(i).path().filename();
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const fs::path& path) {
+  Checkpoint checkpoint;
+  std::error_code failure;
+  const fs::path file = fs::is_directory(path, failure) ? entry_of_folder(path) : path;
+  if (file.string().ends_with(kIndexEnding)) {
+    checkpoint.read_index(file);
+  } else {
+    checkpoint.add_shard(file);
+  }
+  return checkpoint;
+}
+
+void Checkpoint::add_shard(const fs::path& path) {
+  const SafetensorsReader& shard = shards_.emplace_back(path);
+  const size_t number = shards_.size() - 1;
+  std::unordered_set<std::string_view> names;
+  for (const TensorInfo& info : shard.header().tensors) {
+    tensors_.push_back({info, number});
+    names.insert(info.name);
+  }
+
+  SparsityPlan plan = SparsityPlan::from_metadata(shard.header().metadata, path.string());
+  for (const auto& [name, promise] : plan.tensors) {
+    WEFT_CHECK(names.contains(name), "{}: weft.plan names tensor '{}', which the file does not have",
+               path.string(), printable(name));
+  }
+  plan_.tensors.merge(plan.tensors);
+}
+
+void Checkpoint::read_index(const fs::path& path) {
+  const Json document = parse_strict_json(read_index_text(path), path.string());
+  const std::map<std::string, std::string> shard_of = parse_weight_map(document, path);
+  index_ = Index{path.filename().string(),
+                 document.contains("metadata") ? document["metadata"].dump() : "{}"};
+
+  std::set<std::string> names;
+  for (const auto& [tensor, shard] : shard_of) names.insert(shard);
+  for (const std::string& name : names) add_shard(path.parent_path() / name);
+
+  for (const ShardedTensor& tensor : tensors_) {
+    const auto found = shard_of.find(tensor.info.name);
+    WEFT_CHECK(found != shard_of.end(), "{}: tensor '{}' is not in the index {}",
+               file_of(tensor), printable(tensor.info.name), path.filename().string());
+    WEFT_CHECK(found->second == shard_name(*this, tensor.shard).string(),
+               "{}: tensor '{}' lies here, but the index says {}", file_of(tensor),
+               printable(tensor.info.name), printable(found->second));
+  }
+  std::set<std::string> present;
+  for (const ShardedTensor& tensor : tensors_) present.insert(tensor.info.name);
+  for (const auto& [name, shard] : shard_of) {
+    WEFT_CHECK(present.contains(name), "{}: tensor '{}' is not in {}, where the index says it is",
+               path.string(), printable(name), shard);
+  }
+}
+
+uint64_t Checkpoint::bytes() const {
+  uint64_t total = 0;
+  for (const ShardedTensor& tensor : tensors_) total += tensor.info.bytes();
+  return total;
+}
+
+void Checkpoint::read(const ShardedTensor& tensor, uint64_t offset,
+                      std::span<std::byte> out) const {
+  shards_[tensor.shard].read(tensor.info, offset, out);
+}
+
+std::string Checkpoint::file_of(const ShardedTensor& tensor) const {
+  return shards_[tensor.shard].path().string();
+}
+
+void for_each_band(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t multiple,
+                   const std::function<void(const Band&)>& body, uint64_t target_bytes) {
+  const TensorInfo& info = tensor.info;
+  if (info.bytes() == 0) return;
+  const int64_t rows = info.shape.at(0);
+  const uint64_t row_bytes = info.bytes() / static_cast<uint64_t>(rows);
+  const uint64_t block_bytes = row_bytes * static_cast<uint64_t>(multiple);
+  const int64_t blocks = std::max<int64_t>(1, static_cast<int64_t>(target_bytes / block_bytes));
+  const int64_t band_rows = std::min(rows, blocks * multiple);
+
+  std::vector<std::byte> buffer(static_cast<uint64_t>(band_rows) * row_bytes);
+  for (int64_t first = 0; first < rows; first += band_rows) {
+    const int64_t count = std::min(band_rows, rows - first);
+    const uint64_t offset = static_cast<uint64_t>(first) * row_bytes;
+    const std::span<std::byte> bytes(buffer.data(), static_cast<uint64_t>(count) * row_bytes);
+    checkpoint.read(tensor, offset, bytes);
+    body({first, count, offset, bytes});
+  }
+}
+
+CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& like,
+                                   const SparsityPlan& plan) {
+  if (like.sharded()) {
+    const bool names_index = target.string().ends_with(kIndexEnding);
+    WEFT_CHECK(!target.string().ends_with(".safetensors"),
+               "{}: the input is sharded: the output is a folder, or a name that ends in {}",
+               target.string(), kIndexEnding);
+    folder_ = names_index ? target.parent_path() : target;
+    index_path_ = names_index ? target : target / like.index_->file_name;
+    std::error_code failure;
+    if (!folder_.empty() && fs::create_directory(folder_, failure)) made_folder_ = folder_;
+    WEFT_CHECK(!failure, "{}: cannot make the folder: {}", folder_.string(), failure.message());
+  }
+
+  Json index = {{"metadata", nullptr}, {"weight_map", Json::object()}};
+  for (size_t i = 0; i < like.shard_count(); ++i) {
+    const Header& header = like.shard(i).header();
+    SparsityPlan shard_plan;
+    for (const TensorInfo& tensor : header.tensors) {
+      const auto promised = plan.tensors.find(tensor.name);
+      if (promised != plan.tensors.end()) shard_plan.tensors.insert(*promised);
+      if (like.sharded()) index["weight_map"][tensor.name] = shard_name(like, i).string();
+    }
+    Metadata metadata = header.metadata;
+    shard_plan.store_in(metadata);
+    const fs::path path = like.sharded() ? folder_ / shard_name(like, i) : target;
+    shards_.push_back(std::make_unique<SafetensorsWriter>(path, header.tensors, metadata));
+  }
+  if (like.sharded()) {
+    index["metadata"] = Json::parse(like.index_->metadata);
+    index_text_ = index.dump(2) + "\n";
+  }
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  shards_.clear();  // removes the temporary files, so that the folder is empty
+  std::error_code ignored;
+  if (!made_folder_.empty()) fs::remove(made_folder_, ignored);
+}
+
+void CheckpointWriter::write(const ShardedTensor& tensor, uint64_t offset,
+                             std::span<const std::byte> bytes) {
+  shards_.at(tensor.shard)->write(tensor.info.name, offset, bytes);
+}
+
+void CheckpointWriter::copy(const Checkpoint& from, const ShardedTensor& tensor) {
+  std::vector<std::byte> buffer(std::min<uint64_t>(kCopyBytes, tensor.info.bytes()));
+  for (uint64_t offset = 0; offset < tensor.info.bytes(); offset += buffer.size()) {
+    const std::span<std::byte> piece =
+        std::span(buffer).first(std::min<uint64_t>(buffer.size(), tensor.info.bytes() - offset));
+    from.read(tensor, offset, piece);
+    write(tensor, offset, piece);
+  }
+}
+
+void CheckpointWriter::sync() {
+  for (const auto& shard : shards_) shard->sync();
+}
+
+void CheckpointWriter::commit() {
+  sync();
+  std::error_code ignored;
+  if (!index_path_.empty()) fs::remove(index_path_, ignored);
+  for (const auto& shard : shards_) shard->commit();
+  if (!index_path_.empty()) write_file_atomically(index_path_, index_text_);
+  made_folder_.clear();
+}
+
+}  // namespace weft

@@ -1,0 +1,106 @@
+// Checkpoint: the tensors of a model, in one safetensors file or in shards under an index.
+//
+//   model.safetensors                              one file
+//   model.safetensors.index.json                   {"metadata": {...}, "weight_map": {name: shard}}
+//   a folder that holds one of the two
+//
+// Nothing is read before it is asked for; read() takes any piece of any tensor, so that a
+// checkpoint larger than memory can pass through. Reading is safe from several threads.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weft/checkpoint/plan.h"
+#include "weft/checkpoint/safetensors.h"
+
+namespace weft {
+
+struct ShardedTensor {
+  TensorInfo info;
+  size_t shard = 0;
+};
+
+class Checkpoint {
+ public:
+  // Throws Error with a line that names the file and the problem.
+  static Checkpoint open(const std::filesystem::path& path);
+
+  bool sharded() const { return index_.has_value(); }
+  size_t shard_count() const { return shards_.size(); }
+  const SafetensorsReader& shard(size_t i) const { return shards_[i]; }
+
+  const std::vector<ShardedTensor>& tensors() const { return tensors_; }  // shard by shard
+  const SparsityPlan& plan() const { return plan_; }                     // of all shards
+  uint64_t bytes() const;                                                // of all tensors
+
+  void read(const ShardedTensor& tensor, uint64_t offset, std::span<std::byte> out) const;
+  // The file that the tensor lies in, for messages.
+  std::string file_of(const ShardedTensor& tensor) const;
+
+ private:
+  friend class CheckpointWriter;
+  struct Index {
+    std::string file_name;  // model.safetensors.index.json
+    std::string metadata;   // its "metadata" object, as JSON
+  };
+
+  Checkpoint() = default;
+  void add_shard(const std::filesystem::path& path);
+  void read_index(const std::filesystem::path& path);
+
+  std::optional<Index> index_;
+  std::vector<SafetensorsReader> shards_;
+  std::vector<ShardedTensor> tensors_;
+  SparsityPlan plan_;
+};
+
+// A piece of a tensor: `rows` of its first dimension, from `first_row`.
+struct Band {
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  uint64_t offset = 0;  // bytes from the first byte of the tensor
+  std::span<std::byte> bytes;
+};
+
+// Reads a tensor of two or more dimensions in bands of rows and hands them to `body`, which may
+// change the bytes. Every band but the last has a multiple of `multiple` rows; a band is about
+// `target_bytes`, or `multiple` rows if those are more. Memory: one band.
+void for_each_band(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t multiple,
+                   const std::function<void(const Band&)>& body,
+                   uint64_t target_bytes = uint64_t{32} << 20);
+
+// Writes a checkpoint with the tensors of another one (their values may differ), as one file or
+// sharded as that one is. Nothing appears under the target names before commit(); if the writer is
+// destroyed before, nothing of it stays.
+//
+// A sharded checkpoint goes into a folder, which is made if need be, or to a name that ends in
+// .index.json. Its index is removed first and written last: whatever happens in between, no index
+// ever leads to a mixture of two checkpoints.
+class CheckpointWriter {
+ public:
+  CheckpointWriter(const std::filesystem::path& target, const Checkpoint& like,
+                   const SparsityPlan& plan);
+  ~CheckpointWriter();
+
+  void write(const ShardedTensor& tensor, uint64_t offset, std::span<const std::byte> bytes);
+  // Copies a tensor as it is, in pieces.
+  void copy(const Checkpoint& from, const ShardedTensor& tensor);
+
+  void sync();
+  void commit();
+
+ private:
+  std::filesystem::path folder_;
+  std::filesystem::path made_folder_;  // removed again unless committed
+  std::vector<std::unique_ptr<SafetensorsWriter>> shards_;
+  std::filesystem::path index_path_;
+  std::string index_text_;
+};
+
+}  // namespace weft

@@ -1,0 +1,40 @@
+// Dtype: every element type of the safetensors format.
+//
+// All of them pass through weft bit for bit; F32, F16, BF16 and F64 are usable as weights.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "weft/core/mask.h"
+
+namespace weft {
+
+enum class Dtype : uint8_t {
+  kBool, kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64,
+  kF4, kF6E2M3, kF6E3M2, kF8E8M0, kF8E4M3, kF8E5M2, kF8E4M3Fnuz, kF8E5M2Fnuz,
+  kF16, kBf16, kF32, kF64, kC64,
+};
+
+std::optional<Dtype> parse_dtype(std::string_view name);
+std::string_view dtype_name(Dtype dtype);
+int dtype_bits(Dtype dtype);
+bool is_weight_dtype(Dtype dtype);
+
+// True where "is this element zero?" has an answer on whole bytes: not for sub-byte and scale types.
+bool has_zero(Dtype dtype);
+
+// bytes: [mask.rows, mask.cols] elements. Sets the mask where an element is not zero; -0 is zero,
+// NaN is not. Requires has_zero(dtype).
+Mask nonzero_mask(Dtype dtype, std::span<const std::byte> bytes, int64_t rows, int64_t cols);
+
+// F16, BF16 and F32 widened to float, exactly. bytes: [out.size()] elements.
+void widen_weights(Dtype dtype, std::span<const std::byte> bytes, std::span<float> out);
+
+// Sets the elements outside the mask to +0 and leaves the others bit for bit as they are.
+void zero_outside(const Mask& mask, Dtype dtype, std::span<std::byte> bytes);
+
+}  // namespace weft

@@ -1,0 +1,38 @@
+// SparsityPlan: which tensors of a file have which pattern, along which axis.
+//
+// weft writes it into the metadata of every file whose tensors it made sparse, under "weft.plan":
+//
+//   {"version": 1, "tensors": {"fc1.weight": {"pattern": "2:4", "axis": "both"}}}
+//
+// so that a later reader knows what the file promises. docs/formats.md describes it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "weft/checkpoint/header.h"
+#include "weft/core/pattern.h"
+
+namespace weft {
+
+enum class Axis { kIn, kOut, kBoth };
+
+Axis parse_axis(std::string_view text);  // "in", "out", "both"
+std::string_view axis_name(Axis axis);
+
+struct Promise {
+  Pattern pattern;
+  Axis axis;
+};
+
+struct SparsityPlan {
+  std::map<std::string, Promise> tensors;
+
+  // Throws Error that begins with `file` if the entry is there but not a plan that we know.
+  static SparsityPlan from_metadata(const Metadata& metadata, const std::string& file);
+  // Replaces the entry; removes it if the plan is empty.
+  void store_in(Metadata& metadata) const;
+};
+
+}  // namespace weft

@@ -1,0 +1,45 @@
+// AtomicFile: a file that appears whole or not at all.
+//
+// Written beside its target under a hidden temporary name, synced, and renamed by commit(). If it
+// is destroyed before that, the temporary file is removed and the target is as it was.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace weft {
+
+class AtomicFile {
+ public:
+  // The folder must exist; an existing target must be a regular file (it is replaced by commit).
+  explicit AtomicFile(const std::filesystem::path& target);
+  ~AtomicFile();
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(AtomicFile&&) = delete;
+
+  const std::filesystem::path& target() const { return target_; }
+
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);
+  void sync();    // to the disk, so that commit() has nothing left that can fail but the rename
+  void commit();  // sync, rename, sync the folder
+
+ private:
+  void discard() noexcept;
+
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;
+  int fd_ = -1;
+  int slot_ = -1;  // in the table of unfinished files
+};
+
+void write_file_atomically(const std::filesystem::path& target, std::string_view text);
+
+// Removes the temporary files of every AtomicFile that is not committed. Async-signal-safe: a
+// program calls it from its handlers of SIGINT and SIGTERM, then ends.
+void remove_unfinished_files() noexcept;
+
+}  // namespace weft

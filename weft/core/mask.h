@@ -1,0 +1,41 @@
+// Mask: one bit per weight of a [rows, cols] matrix, and nothing about how it was found.
+//
+// Bits lie row by row in 64-bit words; every row begins a new word, so that rows can be written
+// from different threads. Column c of a row is bit c % 64 of word c / 64; the bits past the last
+// column are zero, so that equal masks have equal words.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace weft {
+
+class Mask {
+ public:
+  Mask() = default;
+  Mask(int64_t rows, int64_t cols);  // all bits zero
+
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+
+  bool at(int64_t row, int64_t col) const;
+  void set(int64_t row, int64_t col, bool kept);
+
+  // `count` <= 64 bits of a row, beginning at `col`; the first column is the lowest bit.
+  uint64_t bits(int64_t row, int64_t col, int count) const;
+  void put_bits(int64_t row, int64_t col, int count, uint64_t bits);
+
+  int64_t count() const;    // kept weights
+  double density() const;   // kept / all; 1 for an empty matrix
+  Mask transposed() const;
+
+  friend bool operator==(const Mask&, const Mask&) = default;
+
+ private:
+  int64_t rows_ = 0;
+  int64_t cols_ = 0;
+  int64_t words_per_row_ = 0;
+  std::vector<uint64_t> words_;
+};
+
+}  // namespace weft

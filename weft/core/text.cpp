@@ -1,0 +1,58 @@
+#include "weft/core/text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace weft {
+namespace {
+
+// Length of the well-formed UTF-8 sequence at the front of `text`; 0 if there is none.
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  const size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3
+                        : lead < 0xf5 ? 4 : 0;
+  if (length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  return length;
+}
+
+std::string escaped(char c) {
+  if (c == '\n') return "\\n";
+  if (c == '\r') return "\\r";
+  if (c == '\t') return "\\t";
+  return fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+}
+
+bool is_control(std::string_view sequence) {
+  const auto first = static_cast<unsigned char>(sequence[0]);
+  const bool c1 = sequence.size() == 2 && first == 0xc2 &&
+                  static_cast<unsigned char>(sequence[1]) < 0xa0;
+  return first < 0x20 || first == 0x7f || c1;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text, size_t most) {
+  std::string result;
+  while (!text.empty()) {
+    if (result.size() >= most) return result + "...";
+    const size_t length = utf8_length(text);
+    const std::string_view sequence = text.substr(0, length == 0 ? 1 : length);
+    if (length == 0 || is_control(sequence)) {
+      for (const char c : sequence) result += escaped(c);
+    } else {
+      result += sequence;
+    }
+    text.remove_prefix(sequence.size());
+  }
+  return result;
+}
+
+std::string shape_text(std::span<const int64_t> shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+}  // namespace weft

@@ -1,0 +1,36 @@
+// WeightShape: how the weights of a layer lie in memory, and along which axis they are grouped.
+//
+//   linear       [outs, ins]              taps = 1
+//   convolution  [outs, ins, kh, kw]      taps = kh * kw, ins = channels
+//
+// A group is `group` consecutive ins at one tap of one output; a transposable tile is group x group
+// over (outs, ins) at one tap. So a convolution is `taps` interleaved [outs, ins] matrices: weight
+// (o, i, tap) lies at o * cols() + i * taps + tap. Groups never straddle taps or rows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "weft/core/error.h"
+
+namespace weft {
+
+struct WeightShape {
+  int64_t outs = 0;
+  int64_t ins = 0;
+  int64_t taps = 1;
+
+  int64_t cols() const { return ins * taps; }
+
+  static bool accepts(std::span<const int64_t> dims) {
+    return dims.size() == 2 || dims.size() == 4;
+  }
+  static WeightShape of(std::span<const int64_t> dims) {
+    WEFT_CHECK(accepts(dims), "weights of {} dimensions: accepted are 2 (linear) and 4 (conv)",
+               dims.size());
+    return dims.size() == 2 ? WeightShape{dims[0], dims[1], 1}
+                            : WeightShape{dims[0], dims[1], dims[2] * dims[3]};
+  }
+};
+
+}  // namespace weft

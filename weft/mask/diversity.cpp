@@ -1,0 +1,223 @@
+#include "weft/mask/diversity.h"
+
+#include <gmpxx.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <numbers>
+#include <tuple>
+#include <vector>
+
+#include "weft/core/error.h"
+#include "weft/mask/sharing.h"
+
+namespace weft {
+namespace {
+
+// Beyond this many states counting takes longer than anybody waits; below it, a few seconds.
+constexpr double kMaxStates = 1e6;
+
+double log2_choose(double from, double take) {
+  return static_cast<double>((std::lgamma(static_cast<long double>(from) + 1) -
+                              std::lgamma(static_cast<long double>(take) + 1) -
+                              std::lgamma(static_cast<long double>(from - take) + 1)) /
+                             std::numbers::ln2_v<long double>);
+}
+
+double log2_of(const mpz_class& number) {
+  long exponent = 0;
+  const double fraction = mpz_get_d_2exp(&exponent, number.get_mpz_t());
+  return std::log2(fraction) + static_cast<double>(exponent);
+}
+
+unsigned long choose(int from, int take) {
+  mpz_class result;
+  mpz_bin_uiui(result.get_mpz_t(), static_cast<unsigned long>(from),
+               static_cast<unsigned long>(take));
+  return result.get_ui();
+}
+
+// The number of rows x cols 0/1 matrices with every row sum `row_keep` and no column sum above
+// `col_keep`. capacity[k]: columns that can still take k ones.
+class MatrixCounter {
+ public:
+  MatrixCounter(int rows, int cols, int row_keep, int col_keep) : row_keep_(row_keep) {
+    std::vector<uint8_t> capacity(static_cast<size_t>(col_keep) + 1);
+    capacity.back() = static_cast<uint8_t>(cols);
+    for (int n = 0; n <= cols; ++n) {
+      for (int k = 0; k <= n; ++k) choose_.push_back(choose(n, k));
+    }
+    ways_[capacity] = 1;
+    for (int r = 0; r < rows; ++r) add_row();
+  }
+
+  mpz_class total() const {
+    mpz_class sum = 0;
+    for (const auto& [capacity, ways] : ways_) sum += ways;
+    return sum;
+  }
+
+ private:
+  using Capacity = std::vector<uint8_t>;
+
+  void add_row() {
+    std::map<Capacity, mpz_class> before;
+    before.swap(ways_);
+    for (const auto& [capacity, ways] : before) {
+      Capacity after = capacity;
+      spread(capacity, after, 1, row_keep_, ways);
+    }
+  }
+
+  // Takes `left` columns out of the classes from `k` on, in every way; a taken column moves one
+  // class down.
+  void spread(const Capacity& capacity, Capacity& after, size_t k, int left, const mpz_class& ways) {
+    if (left == 0) {
+      ways_[after] += ways;
+      return;
+    }
+    if (k == capacity.size()) return;
+    const int available = capacity[k];
+    mpz_class multiplied;
+    for (int take = 0; take <= std::min(available, left); ++take) {
+      multiplied = ways * choose_[static_cast<size_t>(available * (available + 1) / 2 + take)];
+      after[k] = static_cast<uint8_t>(after[k] - take);
+      after[k - 1] = static_cast<uint8_t>(after[k - 1] + take);
+      spread(capacity, after, k + 1, left - take, multiplied);
+      after[k] = static_cast<uint8_t>(after[k] + take);
+      after[k - 1] = static_cast<uint8_t>(after[k - 1] - take);
+    }
+  }
+
+  int row_keep_;
+  std::vector<unsigned long> choose_;
+  std::map<Capacity, mpz_class> ways_;
+};
+
+struct TileShape {
+  int rows, cols, keep;
+  auto operator<=>(const TileShape&) const = default;
+
+  int row_keep() const { return std::min(keep, cols); }
+  int col_keep() const { return std::min(keep, rows); }
+  bool square() const { return rows == cols; }
+};
+
+std::optional<mpz_class> count_full_masks(TileShape tile) {
+  // The side that is full takes the rows; zeros and ones of a square may change places.
+  if (tile.rows * tile.row_keep() > tile.cols * tile.col_keep()) std::swap(tile.rows, tile.cols);
+  int row_keep = tile.row_keep(), col_keep = tile.col_keep();
+  if (tile.square()) row_keep = col_keep = std::min(row_keep, tile.cols - row_keep);
+  if (std::exp2(log2_choose(tile.cols + col_keep, col_keep)) > kMaxStates) return std::nullopt;
+  return MatrixCounter(tile.rows, tile.cols, row_keep, col_keep).total();
+}
+
+struct Log2Count {
+  double log2 = 0;
+  bool exact = true;
+};
+
+Log2Count log2_full_masks(const TileShape& tile) {
+  // A model has few tile shapes and many tiles.
+  static std::mutex mutex;
+  static std::map<TileShape, Log2Count> known;
+  const std::lock_guard lock(mutex);
+  const auto found = known.find(tile);
+  if (found != known.end()) return found->second;
+
+  const std::optional<mpz_class> counted = count_full_masks(tile);
+  Log2Count result;
+  if (counted) {
+    result = {log2_of(*counted), true};
+  } else if (tile.square()) {
+    result = {log2_transposable_estimate(tile.rows, tile.keep), false};
+  } else {
+    // A short tile lies between a tile of its rows alone and one of its columns alone; take the
+    // estimate for the square, by area.
+    const int group = std::max(tile.rows, tile.cols);
+    const double area = static_cast<double>(tile.rows) * tile.cols / (double(group) * group);
+    result = {log2_transposable_estimate(group, std::min(tile.keep, group)) * area, false};
+  }
+  return known[tile] = result;
+}
+
+// How often a length splits into whole groups, and what is left.
+struct Split {
+  double whole;
+  int left;
+};
+Split split(int64_t length, int group) {
+  return {static_cast<double>(length / group), static_cast<int>(length % group)};
+}
+
+double log2_paper(const Pattern& pattern, double tiles) {
+  double nats = 0;
+  for (int n = 0; n < pattern.keep(); ++n) nats += std::lgamma(pattern.group() - n + 1.0);
+  return tiles * nats / std::numbers::ln2;
+}
+
+}  // namespace
+
+Diversity& Diversity::operator+=(const Diversity& other) {
+  log2_unstructured += other.log2_unstructured;
+  log2_nm += other.log2_nm;
+  log2_transposable += other.log2_transposable;
+  log2_transposable_paper += other.log2_transposable_paper;
+  transposable_exact &= other.transposable_exact;
+  weights += other.weights;
+  return *this;
+}
+
+Diversity diversity(const WeightShape& shape, const Pattern& pattern) {
+  WEFT_CHECK(shape.outs >= 0 && shape.ins >= 0 && shape.taps >= 0,
+             "shape {} x {} x {}: sizes must not be negative", shape.outs, shape.ins, shape.taps);
+  const int group = pattern.group(), keep = pattern.keep();
+  const auto taps = static_cast<double>(shape.taps), outs = static_cast<double>(shape.outs);
+  Diversity result;
+  result.weights = shape.outs * shape.cols();
+
+  const Split ins = split(shape.ins, group);
+  const int left_keep = std::min(keep, ins.left);
+  const double kept = outs * taps * (ins.whole * keep + left_keep);
+  result.log2_unstructured = log2_choose(static_cast<double>(result.weights), kept);
+
+  const auto sharing_outs = static_cast<double>(shared_length(shape.outs, pattern));
+  result.log2_nm = sharing_outs * taps *
+                   (ins.whole * log2_choose(group, keep) + log2_choose(ins.left, left_keep));
+
+  const Split rows = split(shared_length(shape.outs, pattern), group);
+  const Split cols = split(shared_length(shape.ins, pattern), group);
+  const auto add_tiles = [&](double tiles, int tile_rows, int tile_cols) {
+    if (tiles == 0 || tile_rows == 0 || tile_cols == 0) return;
+    const Log2Count count = log2_full_masks({tile_rows, tile_cols, keep});
+    result.log2_transposable += taps * tiles * count.log2;
+    result.transposable_exact &= count.exact;
+  };
+  add_tiles(rows.whole * cols.whole, group, group);
+  add_tiles(rows.whole, group, cols.left);
+  add_tiles(cols.whole, rows.left, group);
+  add_tiles(1, rows.left, cols.left);
+
+  const double area = static_cast<double>(shared_length(shape.outs, pattern)) *
+                      static_cast<double>(shared_length(shape.ins, pattern));
+  result.log2_transposable_paper = log2_paper(pattern, taps * area / (double(group) * group));
+  return result;
+}
+
+std::optional<std::string> count_transposable(int group, int keep) {
+  const Pattern valid(keep, group);
+  const auto counted = count_full_masks({valid.group(), valid.group(), valid.keep()});
+  if (!counted) return std::nullopt;
+  return counted->get_str();
+}
+
+double log2_transposable_estimate(int group, int keep) {
+  const Pattern valid(keep, group);
+  if (valid.keep() == valid.group()) return 0;
+  return 2.0 * group * log2_choose(group, keep) -
+         log2_choose(double(group) * group, double(group) * keep) - 0.5 / std::numbers::ln2;
+}
+
+}  // namespace weft

@@ -1,0 +1,221 @@
+// exact: the transposable mask of largest magnitude, for a tile of any shape.
+//
+// Optimal among full masks (tile.h): every row keeps row_keep, no column more than col_keep, or
+// the other way round where that is the larger side. Sums are taken in double; the kept magnitude
+// is optimal up to their rounding. Ties are broken by position, alike on every instruction set.
+//
+// Every row takes its heaviest row_keep columns. That is the best that rows can do, but some
+// columns are now crowded. A row that gives up column j for column k loses |w_ij| - |w_ik|; a chain
+// of such moves leads from a crowded column to one with room. Take the chain of least loss, and
+// repeat until no column is crowded: successive shortest paths for the minimum-cost flow of
+// Hubara et al. 2021, begun from an optimal but infeasible state, so that only as many paths are
+// needed as rows disagree with columns (about 5 for a random 8 x 8 tile at 4:8, not 32). Each path
+// is a Dijkstra over the columns, with prices that keep all losses non-negative. Relaxing a column
+// is vector work: O(paths * cols * rows * cols / lanes) per tile.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "weft/mask/exact.cpp"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include <bit>
+#include <limits>
+
+#include "weft/mask/algorithms.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr size_t kMaxSide = Pattern::kMaxGroup;
+
+class TileSolver {
+ public:
+  // weight: [rows, cols] magnitudes, rows * row_keep <= cols * col_keep.
+  TileSolver(const double* weight, size_t rows, size_t cols, int row_keep, int col_keep)
+      : rows_(rows), cols_(cols), row_keep_(row_keep), col_keep_(col_keep) {
+    const size_t N = hn::Lanes(d_);
+    stride_ = (cols + N - 1) / N * N;
+    for (size_t r = 0; r < rows; ++r) {
+      for (size_t c = 0; c < stride_; ++c) {
+        // Padding columns weigh less than nothing: no row takes them, no chain reaches them.
+        weight_[r * stride_ + c] = c < cols ? weight[r * cols + c] : -kInfinity;
+      }
+    }
+  }
+
+  void Solve(uint64_t* kept) {
+    for (size_t c = 0; c < stride_; ++c) price_[c] = 0;
+    for (size_t r = 0; r < rows_; ++r) TakeHeaviest(r);
+    int crowd = 0;
+    for (size_t c = 0; c < cols_; ++c) crowd += HWY_MAX(0, count_[c] - col_keep_);
+    for (; crowd > 0; --crowd) MoveAlong(CheapestChain());
+    for (size_t r = 0; r < rows_; ++r) kept[r] = held_[r];
+  }
+
+ private:
+  // Gives row r its heaviest columns: those beaten by fewer than row_keep others.
+  HWY_INLINE void TakeHeaviest(size_t r) {
+    const size_t N = hn::Lanes(d_);
+    const double* row = weight_ + r * stride_;
+    held_[r] = 0;
+    for (size_t c = 0; c < stride_; c += N) {
+      const auto mine = hn::Load(d_, row + c);
+      const auto position = hn::Iota(d_, static_cast<double>(c));
+      auto beaten_by = hn::Zero(d_);
+      for (size_t j = 0; j < cols_; ++j) {
+        const auto other = hn::Set(d_, row[j]);
+        const auto earlier = hn::Gt(position, hn::Set(d_, static_cast<double>(j)));
+        const auto wins = hn::Or(hn::Gt(other, mine), hn::And(hn::Eq(other, mine), earlier));
+        beaten_by = hn::Add(beaten_by, hn::IfThenElseZero(wins, hn::Set(d_, 1.0)));
+      }
+      const auto takes = hn::Lt(beaten_by, hn::Set(d_, static_cast<double>(row_keep_)));
+      hn::Store(hn::IfThenElse(takes, hn::Set(d_, kInfinity), hn::Neg(mine)), d_,
+                offer_ + r * stride_ + c);
+    }
+    for (size_t c = 0; c < cols_; ++c) {
+      if (offer_[r * stride_ + c] == kInfinity) {
+        held_[r] |= uint64_t{1} << c;
+        ++count_[c];
+      }
+    }
+  }
+
+  // Labels columns with their distance from the crowded ones until the nearest column with room is
+  // certain, updates the prices, and returns that column; via_ leads back.
+  HWY_INLINE size_t CheapestChain() {
+    for (size_t c = 0; c < stride_; ++c) {
+      const bool crowded = c < cols_ && count_[c] > col_keep_;
+      label_[c] = crowded ? 0.0 : kInfinity;
+      via_[c] = kStart;
+    }
+    double nearest = kInfinity;
+    size_t end = cols_;
+    for (;;) {
+      const auto [column, key] = NextColumn();
+      if (key >= nearest - room_price_) break;  // also when no column is left
+      const double distance = label_[column];
+      if (count_[column] < col_keep_ && distance < nearest) {
+        nearest = distance;
+        end = column;
+      }
+      price_[column] = distance;
+      label_[column] = kDone;
+      Relax(column, distance);
+    }
+    const double raise = nearest - room_price_;
+    for (size_t c = 0; c < cols_; ++c) {
+      if (label_[c] != kDone) price_[c] += raise;
+    }
+    room_price_ = nearest;
+    return end;
+  }
+
+  struct Next {
+    size_t column;
+    double key;  // distance in reduced costs
+  };
+
+  HWY_INLINE Next NextColumn() const {
+    const size_t N = hn::Lanes(d_);
+    auto least = hn::Set(d_, kInfinity);
+    for (size_t c = 0; c < stride_; c += N) least = hn::Min(least, Keys(c));
+    const auto key = hn::MinOfLanes(d_, least);
+    for (size_t c = 0; c < stride_; c += N) {
+      const intptr_t lane = hn::FindFirstTrue(d_, hn::Eq(Keys(c), key));
+      if (lane >= 0) return {c + static_cast<size_t>(lane), hn::GetLane(key)};
+    }
+    return {0, kInfinity};
+  }
+
+  HWY_INLINE hn::VFromD<hn::ScalableTag<double>> Keys(size_t c) const {
+    const auto label = hn::Load(d_, label_ + c);
+    const auto done = hn::Eq(label, hn::Set(d_, kDone));
+    return hn::IfThenElse(done, hn::Set(d_, kInfinity), hn::Sub(label, hn::Load(d_, price_ + c)));
+  }
+
+  // Every row that holds `column` may give it up for one that it does not hold.
+  HWY_INLINE void Relax(size_t column, double distance) {
+    const size_t N = hn::Lanes(d_);
+    for (size_t r = 0; r < rows_; ++r) {
+      if (((held_[r] >> column) & 1) == 0) continue;
+      const auto given = hn::Set(d_, distance + weight_[r * stride_ + column]);
+      const auto via = hn::Set(d_, static_cast<double>(r * kMaxSide + column));
+      for (size_t c = 0; c < stride_; c += N) {
+        const auto label = hn::Load(d_, label_ + c);
+        const auto candidate = hn::Add(given, hn::Load(d_, offer_ + r * stride_ + c));
+        const auto closer = hn::Lt(candidate, label);
+        hn::Store(hn::IfThenElse(closer, candidate, label), d_, label_ + c);
+        hn::Store(hn::IfThenElse(closer, via, hn::Load(d_, via_ + c)), d_, via_ + c);
+      }
+    }
+  }
+
+  HWY_INLINE void MoveAlong(size_t end) {
+    ++count_[end];
+    size_t column = end;
+    while (via_[column] != kStart) {
+      const auto step = static_cast<size_t>(via_[column]);
+      const size_t r = step / kMaxSide, given = step % kMaxSide;
+      held_[r] ^= (uint64_t{1} << column) | (uint64_t{1} << given);
+      offer_[r * stride_ + column] = kInfinity;
+      offer_[r * stride_ + given] = -weight_[r * stride_ + given];
+      column = given;
+    }
+    --count_[column];
+  }
+
+  static constexpr double kStart = -1;         // via_: the chain begins here
+  static constexpr double kDone = -kInfinity;  // label_: final; the distance is in price_
+
+  hn::ScalableTag<double> d_;
+  size_t rows_, cols_, stride_;
+  int row_keep_, col_keep_;
+  double room_price_ = 0;  // price of the columns with room, as of a sink behind them
+  int count_[kMaxSide] = {};
+  uint64_t held_[kMaxSide];
+  HWY_ALIGN double label_[kMaxSide];  // distance from the crowded columns, so far
+  HWY_ALIGN double price_[kMaxSide];
+  HWY_ALIGN double via_[kMaxSide];    // row * 64 + column of the last move, exact in a double
+  HWY_ALIGN double weight_[kMaxSide * kMaxSide];
+  HWY_ALIGN double offer_[kMaxSide * kMaxSide];  // -|w|, or infinity where the row holds the column
+};
+
+void SolveTile(const double* weight, size_t rows, size_t cols, int row_keep, int col_keep,
+               uint64_t* kept) {
+  TileSolver(weight, rows, cols, row_keep, col_keep).Solve(kept);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weft {
+
+HWY_EXPORT(SolveTile);
+
+void exact_tile(const Tile& tile, TileMask& kept) {
+  const auto rows = static_cast<size_t>(tile.rows), cols = static_cast<size_t>(tile.cols);
+  if (tile.rows * tile.row_keep() <= tile.cols * tile.col_keep()) {
+    HWY_DYNAMIC_DISPATCH(SolveTile)
+    (tile.magnitude.data(), rows, cols, tile.row_keep(), tile.col_keep(), kept.data());
+    return;
+  }
+  // Columns are the side that can be full: solve the transposed tile.
+  std::array<double, Pattern::kMaxGroup * Pattern::kMaxGroup> transposed;
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < cols; ++c) transposed[c * rows + r] = tile.magnitude[r * cols + c];
+  }
+  TileMask kept_transposed{};
+  HWY_DYNAMIC_DISPATCH(SolveTile)
+  (transposed.data(), cols, rows, tile.col_keep(), tile.row_keep(), kept_transposed.data());
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t c = 0; c < cols; ++c) kept[r] |= ((kept_transposed[c] >> r) & 1) << c;
+  }
+}
+
+}  // namespace weft
+#endif

@@ -1,0 +1,143 @@
+#include "weft/mask/solver.h"
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "weft/core/error.h"
+#include "weft/core/parallel.h"
+#include "weft/core/text.h"
+#include "weft/mask/algorithms.h"
+#include "weft/mask/sharing.h"
+#include "weft/mask/taps.h"
+
+namespace weft {
+namespace {
+
+template <auto kSolveTile, typename T>
+void tiles_band(MatrixView<const T> band, const Pattern& pattern, Mask& mask, int64_t first_row) {
+  for_each_tile(band, pattern, mask, first_row, kSolveTile);
+}
+
+template <typename T>
+void exact_band(MatrixView<const T> band, const Pattern& pattern, Mask& mask, int64_t first_row) {
+  const bool whole_4x4 = pattern.group() == 4 && pattern.keep() < 4 && band.rows == 4;
+  const int64_t done = whole_4x4 ? exact_4x4_band(band, pattern, mask, first_row) : 0;
+  for_each_tile(band, pattern, mask, first_row, exact_tile, done);
+}
+
+constexpr std::array kSolvers = {
+    Solver{"magnitude", false, true, "optimal", "the common hard mask", magnitude_band<float>,
+           magnitude_band<double>},
+    Solver{"exact", true, true, "optimal among full masks", "this project; problem of Hubara 2021",
+           exact_band<float>, exact_band<double>},
+    Solver{"flow", true, true, "optimal among full masks", "Hubara 2021, minimum-cost flow (LEMON)",
+           tiles_band<flow_tile, float>, tiles_band<flow_tile, double>},
+    Solver{"greedy-keep", true, false, "keeps >= 1/2 of the best",
+           "Hubara 2021, the released code", tiles_band<greedy_keep_tile, float>,
+           tiles_band<greedy_keep_tile, double>},
+    Solver{"greedy-prune", true, false, "prunes <= 2 x the least",
+           "Hubara 2021, the text's 2-approximation", tiles_band<greedy_prune_tile, float>,
+           tiles_band<greedy_prune_tile, double>},
+};
+
+template <typename T>
+BandSolver<T> band_solver(const Solver& solver) {
+  if constexpr (std::is_same_v<T, float>) {
+    return solver.solve_f32;
+  } else {
+    return solver.solve_f64;
+  }
+}
+
+template <typename T>
+void solve_rows(const Solver& solver, MatrixView<const T> matrix, const Pattern& pattern,
+                Mask& mask, int64_t first_row) {
+  for (int64_t r = 0; r < matrix.rows; r += pattern.group()) {
+    const int64_t count = std::min<int64_t>(pattern.group(), matrix.rows - r);
+    band_solver<T>(solver)(matrix.rows_from(r, count), pattern, mask, first_row + r);
+  }
+}
+
+// The mask of one [rows, ins] matrix of at most pattern.block() rows, sharing rows included.
+template <typename T>
+void solve_block(const Solver& solver, MatrixView<const T> block, const Pattern& pattern,
+                 Mask& mask, int64_t first_row) {
+  if (pattern.share() == 1) return solve_rows(solver, block, pattern, mask, first_row);
+  const SharedSums sums(block, pattern, solver.transposable);
+  Mask shared(sums.view().rows, sums.view().cols);
+  solve_rows(solver, sums.view(), Pattern(pattern.keep(), pattern.group()), shared, 0);
+  sums.expand(shared, mask, first_row);
+}
+
+template <typename T>
+void solve_tap(const Solver& solver, MatrixView<const T> block, const WeightShape& shape,
+               int64_t tap, const Pattern& pattern, Mask& mask, int64_t first_row) {
+  const std::vector<T> taken = take_tap(block, shape, tap);
+  Mask of_tap(block.rows, shape.ins);
+  solve_block(solver, MatrixView<const T>(taken.data(), block.rows, shape.ins), pattern, of_tap, 0);
+  put_tap(of_tap, shape, tap, mask, first_row);
+}
+
+}  // namespace
+
+std::span<const Solver> solvers() { return kSolvers; }
+
+const Solver& solver(std::string_view name) {
+  std::string known;
+  for (const Solver& candidate : kSolvers) {
+    if (candidate.name == name) return candidate;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", candidate.name);
+  }
+  throw Error(fmt::format("solver '{}': known are {}", printable(name), known));
+}
+
+const Solver& default_solver(bool transposable) {
+  return solver(transposable ? "exact" : "magnitude");
+}
+
+template <typename T>
+std::optional<UnusableWeight> unusable_weight(MatrixView<const T> weights) {
+  const T largest = sizeof(T) == 4 ? std::numeric_limits<T>::max() : static_cast<T>(0x1p900);
+  for (int64_t r = 0; r < weights.rows; ++r) {
+    const T* row = weights.row(r);
+    bool usable = true;
+    for (int64_t c = 0; c < weights.cols; ++c) usable &= std::abs(row[c]) <= largest;
+    if (usable) continue;
+    for (int64_t c = 0; c < weights.cols; ++c) {
+      if (!(std::abs(row[c]) <= largest)) return UnusableWeight{r, c, static_cast<double>(row[c])};
+    }
+  }
+  return std::nullopt;
+}
+
+template <typename T>
+Mask find_mask(const Solver& solver, const T* weights, const WeightShape& shape,
+               const Pattern& pattern) {
+  WEFT_CHECK(shape.outs >= 0 && shape.ins >= 0 && shape.taps >= 0,
+             "weights of {} x {} x {}: sizes must not be negative", shape.outs, shape.ins,
+             shape.taps);
+  const MatrixView<const T> matrix(weights, shape.outs, shape.cols());
+  Mask mask(shape.outs, shape.cols());
+  const int64_t block = pattern.block();
+  parallel_for((shape.outs + block - 1) / block, [&](int64_t item) {
+    const int64_t first = item * block;
+    const auto rows = matrix.rows_from(first, std::min(block, shape.outs - first));
+    if (const auto bad = unusable_weight(rows)) {
+      throw Error(fmt::format("weight [{}, {}] is {}: masks need finite weights of at most 2^900",
+                              first + bad->row, bad->col, bad->value));
+    }
+    if (shape.taps == 1) return solve_block(solver, rows, pattern, mask, first);
+    for (int64_t tap = 0; tap < shape.taps; ++tap) {
+      solve_tap(solver, rows, shape, tap, pattern, mask, first);
+    }
+  });
+  return mask;
+}
+
+template Mask find_mask<float>(const Solver&, const float*, const WeightShape&, const Pattern&);
+template Mask find_mask<double>(const Solver&, const double*, const WeightShape&, const Pattern&);
+template std::optional<UnusableWeight> unusable_weight(MatrixView<const float>);
+template std::optional<UnusableWeight> unusable_weight(MatrixView<const double>);
+
+}  // namespace weft

@@ -1,0 +1,59 @@
+// Mask solvers: weights in, the best N:M mask out.
+//
+// A transposable mask is N:M along inputs and along outputs: every group x group tile over
+// (outs, ins) keeps `keep` per row and per column. Solvers see |w| only.
+//
+//   find_mask(solver("exact"), weights, shape, pattern)
+//
+// Cost: one pass over the weights for `magnitude` and for `exact` at 2:4, 1:4 and 3:4; see
+// `weft bench solve` for the others. Blocks of pattern.block() rows are solved independently, on
+// all threads; the mask does not depend on their number.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "weft/core/mask.h"
+#include "weft/core/matrix_view.h"
+#include "weft/core/pattern.h"
+#include "weft/core/weight_shape.h"
+
+namespace weft {
+
+// Fills rows [first_row, first_row + band.rows) of `mask` for a band of at most `group` rows.
+template <typename T>
+using BandSolver = void (*)(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
+                            int64_t first_row);
+
+struct Solver {
+  std::string_view name;
+  bool transposable;
+  bool exact;
+  std::string_view guarantee;
+  std::string_view source;
+  BandSolver<float> solve_f32;
+  BandSolver<double> solve_f64;
+};
+
+std::span<const Solver> solvers();
+const Solver& solver(std::string_view name);  // throws Error and names the known ones
+const Solver& default_solver(bool transposable);
+
+// weights: [shape.outs, shape.cols()], as they lie in a tensor (see WeightShape).
+// Throws Error at a weight that unusable_weight() finds, naming its position.
+template <typename T>
+Mask find_mask(const Solver& solver, const T* weights, const WeightShape& shape,
+               const Pattern& pattern);
+
+// The first weight that no solver takes: NaN, infinite, or above 2^900, where sums of |w| would
+// overflow.
+struct UnusableWeight {
+  int64_t row;
+  int64_t col;  // in [0, shape.cols())
+  double value;
+};
+template <typename T>
+std::optional<UnusableWeight> unusable_weight(MatrixView<const T> weights);
+
+}  // namespace weft

@@ -1,0 +1,46 @@
+// Does a matrix obey a pattern? Counted on the mask of its non-zero weights.
+//
+// Along inputs, a group is `group` consecutive ins at one tap of one output; with sharing, of all
+// the rows that share, taken together: what any of them keeps counts once. Along outputs the same
+// holds of the transposed matrix. A group is violated when it has more than `keep` non-zeros.
+#pragma once
+
+#include <array>
+#include <optional>
+
+#include "weft/core/mask.h"
+#include "weft/core/pattern.h"
+#include "weft/core/weight_shape.h"
+
+namespace weft {
+
+struct WeightPosition {
+  int64_t out = 0;
+  int64_t in = 0;
+  int64_t tap = 0;
+};
+
+struct GroupCount {
+  int64_t groups = 0;
+  int64_t short_groups = 0;  // cut by the edge
+  int64_t violations = 0;
+  std::optional<WeightPosition> first_violation;  // the first weight too many
+
+  GroupCount& operator+=(const GroupCount& later);
+};
+
+// nonzero: [shape.outs, shape.cols()]; a band of a larger matrix must begin at a multiple of
+// pattern.block() rows.
+GroupCount count_groups_in(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern);
+GroupCount count_groups_out(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern);
+
+// The group sizes of which `weft info` reports the tightest pattern.
+inline constexpr std::array<int, 6> kReportedGroups = {2, 4, 8, 16, 32, 64};
+
+// The most non-zeros in any group of kReportedGroups[i], along inputs or along outputs. A band must
+// begin at a multiple of 64 rows.
+using MostPerGroup = std::array<int, kReportedGroups.size()>;
+MostPerGroup most_per_group_in(const Mask& nonzero, const WeightShape& shape);
+MostPerGroup most_per_group_out(const Mask& nonzero, const WeightShape& shape);
+
+}  // namespace weft
