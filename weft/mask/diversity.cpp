@@ -7,7 +7,7 @@
 #include <map>
 #include <mutex>
 #include <numbers>
-#include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "weft/core/error.h"
@@ -39,18 +39,26 @@ unsigned long choose(int from, int take) {
   return result.get_ui();
 }
 
-// The number of rows x cols 0/1 matrices with every row sum `row_keep` and no column sum above
-// `col_keep`. capacity[k]: columns that can still take k ones.
+// Counts rows x cols 0/1 matrices with every row sum `row_keep` and no column sum above `col_keep`,
+// row by row. The state is how many columns can still take k ones, for every k.
 class MatrixCounter {
  public:
-  MatrixCounter(int rows, int cols, int row_keep, int col_keep) : row_keep_(row_keep) {
-    std::vector<uint8_t> capacity(static_cast<size_t>(col_keep) + 1);
-    capacity.back() = static_cast<uint8_t>(cols);
+  MatrixCounter(int cols, int row_keep, int col_keep) : cols_(cols), row_keep_(row_keep) {
+    Capacity capacity(static_cast<size_t>(col_keep) + 1, '\0');
+    capacity.back() = static_cast<char>(cols);
     for (int n = 0; n <= cols; ++n) {
       for (int k = 0; k <= n; ++k) choose_.push_back(choose(n, k));
     }
     ways_[capacity] = 1;
-    for (int r = 0; r < rows; ++r) add_row();
+  }
+
+  void add_row() {
+    std::unordered_map<Capacity, mpz_class> before;
+    before.swap(ways_);
+    for (const auto& [capacity, ways] : before) {
+      Capacity after = capacity;
+      spread(capacity, after, 1, row_keep_, ways);
+    }
   }
 
   mpz_class total() const {
@@ -59,17 +67,20 @@ class MatrixCounter {
     return sum;
   }
 
- private:
-  using Capacity = std::vector<uint8_t>;
-
-  void add_row() {
-    std::map<Capacity, mpz_class> before;
-    before.swap(ways_);
-    for (const auto& [capacity, ways] : before) {
-      Capacity after = capacity;
-      spread(capacity, after, 1, row_keep_, ways);
+  // The matrices with twice these rows and every column full. The lower half must use exactly what
+  // the upper half left: as many columns have used k as have k left above, so its state is the
+  // upper one read backwards, and of its ways only those count that have the same column for each.
+  mpz_class total_doubled() const {
+    mpz_class sum = 0;
+    for (const auto& [capacity, ways] : ways_) {
+      const auto below = ways_.find(Capacity(capacity.rbegin(), capacity.rend()));
+      if (below != ways_.end()) sum += ways * below->second / arrangements(capacity);
     }
+    return sum;
   }
+
+ private:
+  using Capacity = std::string;  // capacity[k]: columns that can still take k ones
 
   // Takes `left` columns out of the classes from `k` on, in every way; a taken column moves one
   // class down.
@@ -83,17 +94,29 @@ class MatrixCounter {
     mpz_class multiplied;
     for (int take = 0; take <= std::min(available, left); ++take) {
       multiplied = ways * choose_[static_cast<size_t>(available * (available + 1) / 2 + take)];
-      after[k] = static_cast<uint8_t>(after[k] - take);
-      after[k - 1] = static_cast<uint8_t>(after[k - 1] + take);
+      after[k] = static_cast<char>(after[k] - take);
+      after[k - 1] = static_cast<char>(after[k - 1] + take);
       spread(capacity, after, k + 1, left - take, multiplied);
-      after[k] = static_cast<uint8_t>(after[k] + take);
-      after[k - 1] = static_cast<uint8_t>(after[k - 1] - take);
+      after[k] = static_cast<char>(after[k] + take);
+      after[k - 1] = static_cast<char>(after[k - 1] - take);
     }
   }
 
+  // Ways to say which columns have which capacity.
+  mpz_class arrangements(const Capacity& capacity) const {
+    mpz_class product = 1;
+    int left = cols_;
+    for (const char count : capacity) {
+      product *= choose_[static_cast<size_t>(left * (left + 1) / 2 + count)];
+      left -= count;
+    }
+    return product;
+  }
+
+  int cols_;
   int row_keep_;
-  std::vector<unsigned long> choose_;
-  std::map<Capacity, mpz_class> ways_;
+  std::vector<unsigned long> choose_;  // C(n, k) at n (n + 1) / 2 + k
+  std::unordered_map<Capacity, mpz_class> ways_;
 };
 
 struct TileShape {
@@ -111,7 +134,11 @@ std::optional<mpz_class> count_full_masks(TileShape tile) {
   int row_keep = tile.row_keep(), col_keep = tile.col_keep();
   if (tile.square()) row_keep = col_keep = std::min(row_keep, tile.cols - row_keep);
   if (std::exp2(log2_choose(tile.cols + col_keep, col_keep)) > kMaxStates) return std::nullopt;
-  return MatrixCounter(tile.rows, tile.cols, row_keep, col_keep).total();
+
+  MatrixCounter counter(tile.cols, row_keep, col_keep);
+  const bool halves = tile.square() && tile.rows % 2 == 0;
+  for (int r = 0; r < (halves ? tile.rows / 2 : tile.rows); ++r) counter.add_row();
+  return halves ? counter.total_doubled() : counter.total();
 }
 
 struct Log2Count {

@@ -35,7 +35,11 @@ class TileSolver {
  public:
   // weight: [rows, cols] magnitudes, rows * row_keep <= cols * col_keep.
   TileSolver(const double* weight, size_t rows, size_t cols, int row_keep, int col_keep)
-      : rows_(rows), cols_(cols), row_keep_(row_keep), col_keep_(col_keep) {
+      : rows_(rows),
+        cols_(cols),
+        row_keep_(row_keep),
+        col_keep_(col_keep),
+        balanced_(static_cast<int>(rows) * row_keep == static_cast<int>(cols) * col_keep) {
     const size_t N = hn::Lanes(d_);
     stride_ = (cols + N - 1) / N * N;
     for (size_t r = 0; r < rows; ++r) {
@@ -48,6 +52,7 @@ class TileSolver {
 
   void Solve(uint64_t* kept) {
     for (size_t c = 0; c < stride_; ++c) price_[c] = 0;
+    if (balanced_ && row_keep_ < static_cast<int>(cols_)) GuessPrices();
     for (size_t r = 0; r < rows_; ++r) TakeHeaviest(r);
     int crowd = 0;
     for (size_t c = 0; c < cols_; ++c) crowd += HWY_MAX(0, count_[c] - col_keep_);
@@ -56,60 +61,120 @@ class TileSolver {
   }
 
  private:
-  // Gives row r its heaviest columns: those beaten by fewer than row_keep others.
+  using V = hn::VFromD<hn::ScalableTag<double>>;
+
+  // For the columns c .. c + N of a row of values: how many others beat each; of equals, the
+  // earlier one wins.
+  HWY_INLINE V BeatenBy(const double* row, size_t c) const {
+    const V mine = hn::Load(d_, row + c);
+    const V position = hn::Iota(d_, static_cast<double>(c));
+    V beaten_by = hn::Zero(d_);
+    for (size_t j = 0; j < cols_; ++j) {
+      const V other = hn::Set(d_, row[j]);
+      const auto earlier = hn::Gt(position, hn::Set(d_, static_cast<double>(j)));
+      const auto wins = hn::Or(hn::Gt(other, mine), hn::And(hn::Eq(other, mine), earlier));
+      beaten_by = hn::Add(beaten_by, hn::IfThenElseZero(wins, hn::Set(d_, 1.0)));
+    }
+    return beaten_by;
+  }
+
+  // One round of coordinate descent on the dual: what the last column that a row takes is worth to
+  // it, then how much dearer each column must be so that col_keep rows want it.
+  HWY_INLINE void GuessPrices() {
+    const size_t N = hn::Lanes(d_);
+    HWY_ALIGN double surplus[kMaxSide * kMaxSide];  // |w| less the threshold of the row
+    const V keep = hn::Set(d_, static_cast<double>(row_keep_));
+    const V one = hn::Set(d_, 1.0);
+    for (size_t r = 0; r < rows_; ++r) {
+      const double* row = weight_ + r * stride_;
+      V last_taken = hn::Zero(d_), first_left = hn::Zero(d_);
+      for (size_t c = 0; c < stride_; c += N) {
+        const V rank = BeatenBy(row, c), mine = hn::Load(d_, row + c);
+        last_taken = hn::Add(last_taken, hn::IfThenElseZero(hn::Eq(hn::Add(rank, one), keep), mine));
+        first_left = hn::Add(first_left, hn::IfThenElseZero(hn::Eq(rank, keep), mine));
+      }
+      const V sum = hn::Add(hn::SumOfLanes(d_, last_taken), hn::SumOfLanes(d_, first_left));
+      const V threshold = hn::Mul(hn::Set(d_, 0.5), sum);
+      for (size_t c = 0; c < stride_; c += N) {
+        hn::Store(hn::Sub(hn::Load(d_, row + c), threshold), d_, surplus + r * stride_ + c);
+      }
+    }
+    const V col_keep = hn::Set(d_, static_cast<double>(col_keep_));
+    for (size_t c = 0; c < cols_; c += N) {
+      V last_taken = hn::Zero(d_), first_left = hn::Zero(d_);
+      for (size_t r = 0; r < rows_; ++r) {
+        const V mine = hn::Load(d_, surplus + r * stride_ + c);
+        V rank = hn::Zero(d_);
+        for (size_t q = 0; q < r; ++q) {
+          const auto wins = hn::Ge(hn::Load(d_, surplus + q * stride_ + c), mine);
+          rank = hn::Add(rank, hn::IfThenElseZero(wins, one));
+        }
+        for (size_t q = r + 1; q < rows_; ++q) {
+          const auto wins = hn::Gt(hn::Load(d_, surplus + q * stride_ + c), mine);
+          rank = hn::Add(rank, hn::IfThenElseZero(wins, one));
+        }
+        last_taken =
+            hn::Add(last_taken, hn::IfThenElseZero(hn::Eq(hn::Add(rank, one), col_keep), mine));
+        first_left = hn::Add(first_left, hn::IfThenElseZero(hn::Eq(rank, col_keep), mine));
+      }
+      hn::Store(hn::Mul(hn::Set(d_, -0.5), hn::Add(last_taken, first_left)), d_, price_ + c);
+    }
+    for (size_t c = cols_; c < stride_; ++c) price_[c] = 0;
+  }
+
+  // Gives row r its heaviest columns, prices included.
   HWY_INLINE void TakeHeaviest(size_t r) {
     const size_t N = hn::Lanes(d_);
     const double* row = weight_ + r * stride_;
-    held_[r] = 0;
+    HWY_ALIGN double priced[kMaxSide];
     for (size_t c = 0; c < stride_; c += N) {
-      const auto mine = hn::Load(d_, row + c);
-      const auto position = hn::Iota(d_, static_cast<double>(c));
-      auto beaten_by = hn::Zero(d_);
-      for (size_t j = 0; j < cols_; ++j) {
-        const auto other = hn::Set(d_, row[j]);
-        const auto earlier = hn::Gt(position, hn::Set(d_, static_cast<double>(j)));
-        const auto wins = hn::Or(hn::Gt(other, mine), hn::And(hn::Eq(other, mine), earlier));
-        beaten_by = hn::Add(beaten_by, hn::IfThenElseZero(wins, hn::Set(d_, 1.0)));
-      }
-      const auto takes = hn::Lt(beaten_by, hn::Set(d_, static_cast<double>(row_keep_)));
-      hn::Store(hn::IfThenElse(takes, hn::Set(d_, kInfinity), hn::Neg(mine)), d_,
+      hn::Store(hn::Add(hn::Load(d_, row + c), hn::Load(d_, price_ + c)), d_, priced + c);
+    }
+    const V keep = hn::Set(d_, static_cast<double>(row_keep_));
+    for (size_t c = 0; c < stride_; c += N) {
+      const auto takes = hn::Lt(BeatenBy(priced, c), keep);
+      hn::Store(hn::IfThenElse(takes, hn::Set(d_, kInfinity), hn::Neg(hn::Load(d_, row + c))), d_,
                 offer_ + r * stride_ + c);
     }
+    held_[r] = 0;
     for (size_t c = 0; c < cols_; ++c) {
       if (offer_[r * stride_ + c] == kInfinity) {
         held_[r] |= uint64_t{1} << c;
+        holders_[c] |= uint64_t{1} << r;
         ++count_[c];
       }
     }
   }
 
-  // Labels columns with their distance from the crowded ones until the nearest column with room is
+  // Labels columns with their distance from the crowded ones until the best column with room is
   // certain, updates the prices, and returns that column; via_ leads back.
   HWY_INLINE size_t CheapestChain() {
     for (size_t c = 0; c < stride_; ++c) {
       const bool crowded = c < cols_ && count_[c] > col_keep_;
-      label_[c] = crowded ? 0.0 : kInfinity;
+      label_[c] = crowded ? price_[c] : kInfinity;
       via_[c] = kStart;
     }
-    double nearest = kInfinity;
+    double limit = kInfinity;  // reduced distance of the best end so far
     size_t end = cols_;
     for (;;) {
       const auto [column, key] = NextColumn();
-      if (key >= nearest - room_price_) break;  // also when no column is left
-      const double distance = label_[column];
-      if (count_[column] < col_keep_ && distance < nearest) {
-        nearest = distance;
-        end = column;
+      if (key >= limit) break;  // also when no column is left
+      if (count_[column] < col_keep_) {
+        const double reached = key + (balanced_ ? 0 : price_[column] - room_price_);
+        if (reached < limit) {
+          limit = reached;
+          end = column;
+        }
       }
+      const double distance = label_[column];
       price_[column] = distance;
       label_[column] = kDone;
-      Relax(column, distance);
+      if (key < limit) Relax(column, distance);
     }
-    const double raise = nearest - room_price_;
     for (size_t c = 0; c < cols_; ++c) {
-      if (label_[c] != kDone) price_[c] += raise;
+      if (label_[c] != kDone) price_[c] += limit;
     }
-    room_price_ = nearest;
+    room_price_ += limit;
     return end;
   }
 
@@ -139,17 +204,27 @@ class TileSolver {
   // Every row that holds `column` may give it up for one that it does not hold.
   HWY_INLINE void Relax(size_t column, double distance) {
     const size_t N = hn::Lanes(d_);
-    for (size_t r = 0; r < rows_; ++r) {
-      if (((held_[r] >> column) & 1) == 0) continue;
-      const auto given = hn::Set(d_, distance + weight_[r * stride_ + column]);
-      const auto via = hn::Set(d_, static_cast<double>(r * kMaxSide + column));
-      for (size_t c = 0; c < stride_; c += N) {
-        const auto label = hn::Load(d_, label_ + c);
-        const auto candidate = hn::Add(given, hn::Load(d_, offer_ + r * stride_ + c));
+    double given[kMaxSide];  // distance + |w|, per holder
+    size_t holders[kMaxSide];
+    size_t count = 0;
+    for (uint64_t rest = holders_[column]; rest != 0; rest &= rest - 1) {
+      const auto r = static_cast<size_t>(std::countr_zero(rest));
+      holders[count] = r;
+      given[count++] = distance + weight_[r * stride_ + column];
+    }
+    for (size_t c = 0; c < stride_; c += N) {
+      auto label = hn::Load(d_, label_ + c);
+      auto via = hn::Load(d_, via_ + c);
+      for (size_t h = 0; h < count; ++h) {
+        const size_t r = holders[h];
+        const auto candidate =
+            hn::Add(hn::Set(d_, given[h]), hn::Load(d_, offer_ + r * stride_ + c));
         const auto closer = hn::Lt(candidate, label);
-        hn::Store(hn::IfThenElse(closer, candidate, label), d_, label_ + c);
-        hn::Store(hn::IfThenElse(closer, via, hn::Load(d_, via_ + c)), d_, via_ + c);
+        label = hn::Min(candidate, label);
+        via = hn::IfThenElse(closer, hn::Set(d_, static_cast<double>(r * kMaxSide + column)), via);
       }
+      hn::Store(label, d_, label_ + c);
+      hn::Store(via, d_, via_ + c);
     }
   }
 
@@ -160,6 +235,8 @@ class TileSolver {
       const auto step = static_cast<size_t>(via_[column]);
       const size_t r = step / kMaxSide, given = step % kMaxSide;
       held_[r] ^= (uint64_t{1} << column) | (uint64_t{1} << given);
+      holders_[column] |= uint64_t{1} << r;
+      holders_[given] &= ~(uint64_t{1} << r);
       offer_[r * stride_ + column] = kInfinity;
       offer_[r * stride_ + given] = -weight_[r * stride_ + given];
       column = given;
@@ -173,9 +250,11 @@ class TileSolver {
   hn::ScalableTag<double> d_;
   size_t rows_, cols_, stride_;
   int row_keep_, col_keep_;
-  double room_price_ = 0;  // price of the columns with room, as of a sink behind them
+  bool balanced_;          // every column will be full, so any prices are good to begin with
+  double room_price_ = 0;  // if not: the price of a sink behind the columns with room
   int count_[kMaxSide] = {};
-  uint64_t held_[kMaxSide];
+  uint64_t held_[kMaxSide];          // bit c of word r: row r keeps column c
+  uint64_t holders_[kMaxSide] = {};  // the same by columns
   HWY_ALIGN double label_[kMaxSide];  // distance from the crowded columns, so far
   HWY_ALIGN double price_[kMaxSide];
   HWY_ALIGN double via_[kMaxSide];    // row * 64 + column of the last move, exact in a double

@@ -74,6 +74,19 @@ HWY_INLINE void KeepLargest(D d, const T* HWY_RESTRICT lanes, size_t group, size
   }
 }
 
+// Groups are put together into words first: a write per group would take longer than the ranks.
+HWY_INLINE void PutGroups(const uint64_t* kept, size_t count, int group, Mask& mask, int64_t row,
+                          int64_t col) {
+  const auto per_word = static_cast<size_t>(64 / group);
+  for (size_t first = 0; first < count; first += per_word) {
+    const size_t last = HWY_MIN(count, first + per_word);
+    uint64_t word = 0;
+    for (size_t l = last; l-- > first;) word = group == 64 ? kept[l] : (word << group) | kept[l];
+    mask.put_bits(row, col + static_cast<int64_t>(first) * group,
+                  static_cast<int>(last - first) * group, word);
+  }
+}
+
 template <typename T>
 void MagnitudeBand(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
                    int64_t first_row) {
@@ -90,9 +103,7 @@ void MagnitudeBand(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
     for (; col + stride <= band.cols; col += stride) {
       LoadSideBySide(d, row + col, static_cast<size_t>(group), lanes);
       KeepLargest(d, lanes, static_cast<size_t>(group), static_cast<size_t>(pattern.keep()), kept);
-      for (size_t l = 0; l < N; ++l) {
-        mask.put_bits(first_row + r, col + static_cast<int64_t>(l) * group, group, kept[l]);
-      }
+      PutGroups(kept, N, group, mask, first_row + r, col);
     }
     // What is left: whole groups fewer than the lanes, then a short one, each in the first lane.
     for (; col < band.cols; col += group) {
