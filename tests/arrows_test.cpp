@@ -1,1 +1,88 @@
+// The arrows of the house (CONTRIBUTING.md): no folder includes what it may not know.
 #include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// What each folder of weft/ may include besides itself. Later folders are here already, so that
+// they find their place; the targets of CMake link along the same arrows.
+const std::map<std::string, std::set<std::string>>& arrows() {
+  static const std::map<std::string, std::set<std::string>> table = {
+      {"core", {}},
+      {"checkpoint", {"core"}},
+      {"mask", {"core"}},
+      {"estimate", {"core"}},
+      {"report", {"core"}},
+      {"pack", {"core", "checkpoint", "mask", "estimate"}},
+      {"kernel", {"core", "checkpoint", "mask", "estimate", "pack"}},
+      {"train", {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "report"}},
+      {"convert", {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train", "report"}},
+  };
+  return table;
+}
+
+struct Include {
+  std::string path;  // what stands between the quotes or brackets
+  int line;
+};
+
+std::vector<Include> includes_of(const fs::path& file) {
+  static const std::regex kInclude(R"(^\s*#\s*include\s*["<]([^">]+)[">])");
+  std::vector<Include> found;
+  std::ifstream stream(file);
+  std::string line;
+  for (int number = 1; std::getline(stream, line); ++number) {
+    std::smatch match;
+    if (std::regex_search(line, match, kInclude)) found.push_back({match[1], number});
+  }
+  return found;
+}
+
+// Why a file of `folder` must not have this include; empty if it may.
+std::string objection(const std::string& folder, const std::string& include) {
+  if (include.starts_with("cli/") || include.starts_with("bench/") || include.starts_with("tests/")) {
+    return "the library does not know its users";
+  }
+  const bool torch = include.starts_with("torch/") || include.starts_with("ATen/") ||
+                     include.starts_with("c10/");
+  if (torch && folder != "train" && folder != "convert") return "only train may include torch";
+  if (!include.starts_with("weft/")) return "";
+  const std::string other = include.substr(5, include.find('/', 5) - 5);
+  if (other == folder || arrows().at(folder).contains(other)) return "";
+  return "against the arrows";
+}
+
+TEST(Arrows, AreFollowedByEveryInclude) {
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(WEFT_SOURCE_DIR) / "weft")) {
+    if (entry.path().extension() != ".h" && entry.path().extension() != ".cpp") continue;
+    const std::string folder =
+        fs::relative(entry.path(), fs::path(WEFT_SOURCE_DIR) / "weft").begin()->string();
+    ASSERT_TRUE(arrows().contains(folder)) << folder << " is not a folder of the house";
+    for (const Include& include : includes_of(entry.path())) {
+      EXPECT_EQ(objection(folder, include.path), "")
+          << entry.path().string() << ":" << include.line << ": " << include.path;
+    }
+    ++files;
+  }
+  EXPECT_GT(files, 20) << "the sources were not found";
+}
+
+TEST(Arrows, ObjectToWhatTheyShould) {
+  EXPECT_NE(objection("core", "weft/mask/solver.h"), "");
+  EXPECT_NE(objection("mask", "weft/checkpoint/header.h"), "");
+  EXPECT_NE(objection("mask", "torch/torch.h"), "");
+  EXPECT_NE(objection("report", "cli/command.h"), "");
+  EXPECT_EQ(objection("mask", "weft/core/mask.h"), "");
+  EXPECT_EQ(objection("train", "torch/torch.h"), "");
+}
+
+}  // namespace

@@ -1,1 +1,710 @@
+// weft/core: patterns, masks, random numbers, threads, text for terminals, files that appear whole,
+// and the choice of the instruction set.
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <set>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "weft/core/atomic_file.h"
+#include "weft/core/error.h"
+#include "weft/core/isa.h"
+#include "weft/core/mask.h"
+#include "weft/core/matrix_view.h"
+#include "weft/core/parallel.h"
+#include "weft/core/pattern.h"
+#include "weft/core/rng.h"
+#include "weft/core/text.h"
+#include "weft/core/weight_shape.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::TempDir;
+
+// Fixed, so that a failure repeats; WEFT_TEST_SEED tries another.
+uint64_t test_seed() {
+  const char* text = std::getenv("WEFT_TEST_SEED");
+  return text == nullptr ? 20240607 : std::strtoull(text, nullptr, 10);
+}
+
+template <typename Action>
+std::string message_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(no Error)";
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+class ScratchFolder {
+ public:
+  ScratchFolder() : path_(TempDir() + "weft-core-XXXXXX") {
+    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp: " + path_);
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  fs::path operator/(const std::string& name) const { return fs::path(path_) / name; }
+  std::set<std::string> names() const {
+    std::set<std::string> found;
+    for (const auto& entry : fs::directory_iterator(path_)) found.insert(entry.path().filename());
+    return found;
+  }
+
+ private:
+  std::string path_;
+};
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void put(const fs::path& path, std::string_view text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+// ---- Pattern
+
+TEST(Pattern, ParsesWhatItPrints) {
+  for (int group = 1; group <= Pattern::kMaxGroup; ++group) {
+    for (int keep = 1; keep <= group; ++keep) {
+      for (int share = 1; share <= Pattern::kMaxShare; share *= 2) {
+        const Pattern pattern(keep, group, share);
+        ASSERT_EQ(Pattern::parse(pattern.str()), pattern) << pattern.str();
+        ASSERT_EQ(pattern.block(), group * share);
+      }
+    }
+  }
+  EXPECT_EQ(Pattern(2, 4).str(), "2:4");
+  EXPECT_EQ(Pattern(2, 4, 2).str(), "2:4x2");
+  EXPECT_EQ(Pattern::parse("16:32x8"), Pattern(16, 32, 8));
+  EXPECT_EQ(Pattern::parse("2:4x1"), Pattern(2, 4));
+}
+
+TEST(Pattern, RefusesTextAndSaysWhatIsAccepted) {
+  for (const char* text :
+       {"4:2",   "0:4",  "2:4x3", "abc",   "",     "2:65",          "02:4",  "2:4x",   "2:4x64",
+        " 2:4",  "2:4 ", "2:4x0", "-1:4",  "2:04", "99999999999:4", "2:4\n", "2:4x02", "+2:4",
+        "2 : 4", "2:",   ":4",    "2:4:2", "0:0",  "2:99999999999", "2/4",   "2:4X2",  "0x2:4"}) {
+    const std::string message = message_of([&] { Pattern::parse(text); });
+    EXPECT_TRUE(contains(message, "accepted is keep:group")) << '\'' << text << "': " << message;
+    EXPECT_TRUE(contains(message, fmt::format("'{}'", printable(text)))) << message;
+    EXPECT_TRUE(contains(message, "2:4x2")) << message;
+  }
+}
+
+TEST(Pattern, RefusalOfTextFromAFileStaysOneLine) {
+  const std::string message = message_of([] { Pattern::parse("2:4\n\x1b[31mred"); });
+  EXPECT_FALSE(contains(message, "\n")) << message;
+  EXPECT_FALSE(contains(message, "\x1b")) << message;
+  EXPECT_LT(message_of([] { Pattern::parse(std::string(100'000, '2')); }).size(), 1000u);
+}
+
+TEST(Pattern, RefusesNumbersOutOfRange) {
+  const int kLargest = std::numeric_limits<int>::max();
+  for (const auto& [keep, group, share] : std::vector<std::array<int, 3>>{{0, 4, 1},
+                                                                          {5, 4, 1},
+                                                                          {-1, 4, 1},
+                                                                          {1, 65, 1},
+                                                                          {1, kLargest, 1},
+                                                                          {2, 4, 0},
+                                                                          {2, 4, -2},
+                                                                          {2, 4, 3},
+                                                                          {2, 4, 64},
+                                                                          {2, 4, kLargest}}) {
+    EXPECT_THROW(Pattern(keep, group, share), Error) << keep << ':' << group << 'x' << share;
+  }
+}
+
+// ---- Mask
+
+// What a Mask is, in the simplest words: the judge of the packed one.
+struct NaiveMask {
+  int64_t rows, cols;
+  std::vector<bool> kept;
+
+  NaiveMask(int64_t rows, int64_t cols)
+      : rows(rows), cols(cols), kept(static_cast<size_t>(rows * cols)) {}
+  size_t place(int64_t r, int64_t c) const { return static_cast<size_t>(r * cols + c); }
+  uint64_t bits(int64_t r, int64_t c, int count) const {
+    uint64_t found = 0;
+    for (int i = 0; i < count; ++i) found |= uint64_t{kept[place(r, c + i)]} << i;
+    return found;
+  }
+  void put_bits(int64_t r, int64_t c, int count, uint64_t bits) {
+    for (int i = 0; i < count; ++i) kept[place(r, c + i)] = ((bits >> i) & 1) != 0;
+  }
+};
+
+void expect_same(const Mask& mask, const NaiveMask& naive) {
+  ASSERT_EQ(mask.rows(), naive.rows);
+  ASSERT_EQ(mask.cols(), naive.cols);
+  const auto kept = std::count(naive.kept.begin(), naive.kept.end(), true);
+  ASSERT_EQ(mask.count(), kept);
+  const auto all = static_cast<double>(naive.kept.size());
+  ASSERT_EQ(mask.density(), naive.kept.empty() ? 1.0 : static_cast<double>(kept) / all);
+  for (int64_t r = 0; r < naive.rows; ++r) {
+    for (int64_t c = 0; c < naive.cols; ++c) {
+      ASSERT_EQ(mask.at(r, c), naive.kept[naive.place(r, c)]) << "row " << r << " column " << c;
+    }
+  }
+}
+
+const std::vector<int64_t> kMaskSizes = {0, 1, 2, 63, 64, 65, 127, 128, 129};
+
+TEST(Mask, BitsAcrossWordsAgreeWithANaiveMask) {
+  const Rng rng(test_seed());
+  uint64_t draw = 0;
+  for (const int64_t rows : {0, 1, 3}) {
+    for (const int64_t cols : kMaskSizes) {
+      SCOPED_TRACE(fmt::format("shape {} x {}, seed {}", rows, cols, test_seed()));
+      Mask mask(rows, cols);
+      NaiveMask naive(rows, cols);
+      ASSERT_NO_FATAL_FAILURE(expect_same(mask, naive));
+      for (int step = 0; step < 300 && rows * cols > 0; ++step) {
+        const auto r = static_cast<int64_t>(rng.below(draw++, static_cast<uint64_t>(rows)));
+        const auto c = static_cast<int64_t>(rng.below(draw++, static_cast<uint64_t>(cols)));
+        const auto longest = static_cast<uint64_t>(std::min<int64_t>(64, cols - c));
+        const int count = static_cast<int>(rng.below(draw++, longest + 1));
+        const uint64_t bits = rng.bits(draw++);  // the ones past `count` must be ignored
+        mask.put_bits(r, c, count, bits);
+        naive.put_bits(r, c, count, bits);
+        const auto from = static_cast<int64_t>(rng.below(draw++, static_cast<uint64_t>(cols)));
+        const int width = static_cast<int>(std::min<int64_t>(64, cols - from));
+        ASSERT_EQ(mask.bits(r, from, width), naive.bits(r, from, width))
+            << "row " << r << " columns " << from << " + " << width;
+      }
+      ASSERT_NO_FATAL_FAILURE(expect_same(mask, naive));
+    }
+  }
+}
+
+TEST(Mask, EveryRunOfBitsAtAWordEdgeIsReadBack) {
+  for (int64_t col = 0; col <= 129; ++col) {
+    for (int count = 0; count <= 64 && col + count <= 129; ++count) {
+      Mask mask(2, 129);
+      mask.put_bits(1, col, count, ~uint64_t{0});
+      ASSERT_EQ(mask.count(), count) << "columns " << col << " + " << count;
+      if (count > 0) {
+        ASSERT_TRUE(mask.at(1, col) && mask.at(1, col + count - 1)) << col << " + " << count;
+      }
+      mask.put_bits(1, col, count, 0);
+      ASSERT_EQ(mask, Mask(2, 129)) << "columns " << col << " + " << count;
+    }
+  }
+}
+
+TEST(Mask, TransposedTwiceIsTheSame) {
+  const Rng rng(test_seed(), 1);
+  uint64_t draw = 0;
+  for (const int64_t rows : kMaskSizes) {
+    for (const int64_t cols : kMaskSizes) {
+      SCOPED_TRACE(fmt::format("shape {} x {}, seed {}", rows, cols, test_seed()));
+      Mask mask(rows, cols);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < cols; ++c) mask.set(r, c, rng.below(draw++, 3) == 0);
+      }
+      const Mask turned = mask.transposed();
+      ASSERT_EQ(turned.rows(), cols);
+      ASSERT_EQ(turned.cols(), rows);
+      ASSERT_EQ(turned.count(), mask.count());
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < cols; ++c) ASSERT_EQ(turned.at(c, r), mask.at(r, c));
+      }
+      ASSERT_EQ(turned.transposed(), mask);
+    }
+  }
+}
+
+TEST(Mask, EqualityIsOfShapeAndBits) {
+  EXPECT_EQ(Mask(), Mask(0, 0));
+  EXPECT_NE(Mask(0, 1), Mask(0, 0));
+  EXPECT_NE(Mask(1, 2), Mask(2, 1));
+  EXPECT_NE(Mask(2, 64), Mask(2, 63));  // the words are the same, the shape is not
+  Mask one(3, 65), other(3, 65);
+  one.set(2, 64, true);
+  EXPECT_NE(one, other);
+  other.put_bits(2, 60, 5, 0xfff0);  // only the lowest five of these bits count
+  EXPECT_EQ(one, other);
+  other.set(2, 64, false);
+  EXPECT_EQ(other, Mask(3, 65));
+}
+
+TEST(Mask, RefusesSizesThatAreNegativeOrOverflow) {
+  const int64_t kLargest = std::numeric_limits<int64_t>::max();
+  EXPECT_THROW(Mask(-1, 4), Error);
+  EXPECT_THROW(Mask(4, -1), Error);
+  EXPECT_THROW(Mask(kLargest, kLargest), Error);
+  EXPECT_THROW(Mask(int64_t{1} << 40, int64_t{1} << 40), Error);
+  // A legal empty tensor may have such a shape.
+  EXPECT_EQ(Mask(0, kLargest).count(), 0);
+  EXPECT_EQ(Mask(kLargest, 0).count(), 0);
+}
+
+// ---- MatrixView and WeightShape
+
+TEST(MatrixView, RowsAreAStrideApart) {
+  std::vector<int> cells(12);
+  for (int i = 0; i < 12; ++i) cells[static_cast<size_t>(i)] = i;
+  const MatrixView<int> view(cells.data(), 3, 2, 4);
+  EXPECT_EQ(view.at(2, 1), 9);
+  const MatrixView<const int> below = view.rows_from(1, 2);
+  EXPECT_EQ(below.rows, 2);
+  EXPECT_EQ(below.at(0, 0), 4);
+  EXPECT_EQ(MatrixView<int>(cells.data(), 3, 4).row(2), cells.data() + 8);
+}
+
+TEST(WeightShape, TakesLinearAndConvolution) {
+  const std::vector<int64_t> linear = {8, 5}, convolution = {8, 5, 3, 2}, vector = {8};
+  EXPECT_EQ(WeightShape::of(linear).cols(), 5);
+  EXPECT_EQ(WeightShape::of(convolution).taps, 6);
+  EXPECT_EQ(WeightShape::of(convolution).cols(), 30);
+  EXPECT_TRUE(contains(message_of([&] { WeightShape::of(vector); }), "accepted are 2"));
+}
+
+// ---- Rng
+
+// The known answers that Random123 publishes for philox4x32 with ten rounds (kat_vectors):
+// counter = (index, stream), key = seed.
+TEST(Rng, GivesTheKnownAnswersOfPhilox) {
+  using Words = std::array<uint32_t, 4>;
+  const uint64_t ones = ~uint64_t{0};
+  EXPECT_EQ(Rng(0, 0).words(0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(Rng(ones, ones).words(ones), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(Rng(0x299f31d0a4093822, 0x0370734413198a2e).words(0x85a308d3243f6a88),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+TEST(Rng, IsAPureFunctionOfSeedStreamAndIndex) {
+  const uint64_t seed = test_seed();
+  const Rng rng(seed, 5);
+  std::set<uint64_t> drawn;
+  for (uint64_t index = 0; index < 1000; ++index) {
+    ASSERT_EQ(rng.bits(index), Rng(seed, 5).bits(index)) << "index " << index;
+    drawn.insert(rng.bits(index));
+    drawn.insert(Rng(seed, 6).bits(index));
+    drawn.insert(Rng(seed, 5 + (uint64_t{1} << 32)).bits(index));
+    drawn.insert(Rng(seed + 1, 5).bits(index));
+    drawn.insert(Rng(seed + (uint64_t{1} << 32), 5).bits(index));
+    drawn.insert(rng.bits(index + (uint64_t{1} << 32)));
+  }
+  EXPECT_EQ(drawn.size(), 6000u) << "two of (seed, stream, index) gave the same 64 bits";
+}
+
+// With n draws, a mean of x^k lies within five standard errors but once in two million runs; the
+// standard error is sqrt(variance of x^k / n).
+TEST(Rng, MomentsOfUniformAndNormalAreWithinFiveStandardErrors) {
+  const Rng rng(test_seed(), 2);
+  constexpr uint64_t kDraws = 200'000;
+  std::array<double, 3> uniform{};
+  std::array<double, 5> normal{};
+  for (uint64_t index = 0; index < kDraws; ++index) {
+    const double u = rng.uniform(index), z = rng.normal(index);
+    ASSERT_TRUE(u >= 0 && u < 1) << u;
+    ASSERT_TRUE(std::isfinite(z)) << z;
+    for (size_t k = 1; k < uniform.size(); ++k) uniform[k] += std::pow(u, k) / kDraws;
+    for (size_t k = 1; k < normal.size(); ++k) normal[k] += std::pow(z, k) / kDraws;
+  }
+  const auto bound = [](double variance) { return 5 * std::sqrt(variance / kDraws); };
+  EXPECT_NEAR(uniform[1], 1.0 / 2, bound(1.0 / 12));
+  EXPECT_NEAR(uniform[2], 1.0 / 3, bound(4.0 / 45));
+  EXPECT_NEAR(normal[1], 0, bound(1));
+  EXPECT_NEAR(normal[2], 1, bound(2));
+  EXPECT_NEAR(normal[3], 0, bound(15));
+  EXPECT_NEAR(normal[4], 3, bound(96));
+}
+
+TEST(Rng, TheTwoNormalsOfAPairAreUncorrelated) {
+  const Rng rng(test_seed(), 3);
+  constexpr int kPairs = 100'000;
+  double product = 0;
+  for (uint64_t index = 0; index < kPairs; ++index) {
+    const auto [a, b] = rng.normals(index);
+    ASSERT_EQ(rng.normal(2 * index), a);
+    ASSERT_EQ(rng.normal(2 * index + 1), b);
+    product += a * b / kPairs;
+  }
+  EXPECT_NEAR(product, 0, 5 / std::sqrt(kPairs));
+}
+
+TEST(Rng, BelowStaysInRangeAndReachesEveryNumber) {
+  const Rng rng(test_seed(), 4);
+  for (const uint64_t bound : {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{10}}) {
+    std::vector<int> seen(bound);
+    for (uint64_t index = 0; index < 10'000; ++index) ++seen.at(rng.below(index, bound));
+    const double expected = 10'000.0 / static_cast<double>(bound);
+    for (const int count : seen) EXPECT_NEAR(count, expected, 5 * std::sqrt(expected)) << bound;
+  }
+  for (const uint64_t bound : {(uint64_t{1} << 63) + 1, ~uint64_t{0}}) {
+    for (uint64_t index = 0; index < 1000; ++index) ASSERT_LT(rng.below(index, bound), bound);
+  }
+}
+
+// ---- parallel_for
+
+class ParallelFor : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { set_threads(GetParam()); }
+  void TearDown() override { set_threads(before_); }
+
+ private:
+  int before_ = threads();
+};
+
+TEST_P(ParallelFor, RunsEveryItemOnce) {
+  EXPECT_EQ(threads(), GetParam());
+  for (const int64_t items : {0, 1, 2, 3, 1000}) {
+    std::vector<int> runs(static_cast<size_t>(items));
+    parallel_for(items, [&](int64_t item) { ++runs.at(static_cast<size_t>(item)); });
+    EXPECT_EQ(std::count(runs.begin(), runs.end(), 1), items);
+  }
+}
+
+TEST_P(ParallelFor, ResultDoesNotDependOnTheThreads) {
+  const Rng rng(1);
+  std::vector<double> result(500);
+  parallel_for(500, [&](int64_t item) {
+    const auto index = static_cast<uint64_t>(item);
+    for (uint64_t i = 0; i <= index; ++i) result[index] += rng.normal(index * 1000 + i);
+  });
+  for (uint64_t index = 0; index < 500; ++index) {
+    double expected = 0;
+    for (uint64_t i = 0; i <= index; ++i) expected += rng.normal(index * 1000 + i);
+    ASSERT_EQ(result[index], expected) << "item " << index;
+  }
+}
+
+TEST_P(ParallelFor, TheExceptionOfTheLowestItemWins) {
+  for (int repeat = 0; repeat < 100; ++repeat) {
+    std::vector<int> runs(200);
+    const std::string message = message_of([&] {
+      parallel_for(200, [&](int64_t item) {
+        ++runs[static_cast<size_t>(item)];
+        if (item % 50 == 17) throw Error(fmt::format("item {}", item));
+      });
+    });
+    ASSERT_EQ(message, "item 17");
+    // What lies below the failure is done in any case, so that the choice is a fair one.
+    ASSERT_EQ(std::count(runs.begin(), runs.begin() + 18, 1), 18);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, ParallelFor, ::testing::Values(1, 2, 3));
+
+TEST(Threads, RefusesCountsOutOfRange) {
+  const int before = threads();
+  for (const int count : {0, -1, kMaxThreads + 1}) {
+    EXPECT_TRUE(contains(message_of([&] { set_threads(count); }), "accepted is 1 to 1024"));
+  }
+  EXPECT_EQ(threads(), before);
+}
+
+// ---- printable
+
+TEST(Printable, LeavesWellFormedTextAlone) {
+  for (const char* text : {"", "layer.0.weight", "größe", "重み", "\U0001f9f5", "a\\nb \"quoted\"",
+                           "\u00a0", "\ud7ff", "\ue000", "\U0010ffff"}) {
+    EXPECT_EQ(printable(text), text);
+  }
+}
+
+TEST(Printable, EscapesControlCharacters) {
+  EXPECT_EQ(printable("a\nb\r\tc"), "a\\nb\\r\\tc");
+  EXPECT_EQ(printable("\x1b[31m\x7f"), "\\x1b[31m\\x7f");
+  EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
+  EXPECT_EQ(printable("\u0085\u009b"), "\\xc2\\x85\\xc2\\x9b");  // C1: next line, CSI
+}
+
+TEST(Printable, EscapesIllFormedUtf8) {
+  EXPECT_EQ(printable("\xff"), "\\xff");
+  EXPECT_EQ(printable("\x80z"), "\\x80z");                  // a tail without a lead
+  EXPECT_EQ(printable("\xc3"), "\\xc3");                    // a lead without a tail
+  EXPECT_EQ(printable("\xe2\x82"), "\\xe2\\x82");           // cut short
+  EXPECT_EQ(printable("\xe2\x82z"), "\\xe2\\x82z");         //
+  EXPECT_EQ(printable("\xc0\x8a"), "\\xc0\\x8a");           // overlong newline
+  EXPECT_EQ(printable("\xe0\x80\x8a"), "\\xe0\\x80\\x8a");  // the same in three bytes
+  EXPECT_EQ(printable("\xf0\x80\x80\x8a"), "\\xf0\\x80\\x80\\x8a");
+  EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");           // a surrogate
+  EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");  // past U+10FFFF
+  EXPECT_EQ(printable("\xf5\x80\x80\x80"), "\\xf5\\x80\\x80\\x80");
+}
+
+TEST(Printable, CutsLongTextAndNeverInsideACharacter) {
+  EXPECT_EQ(printable(std::string(120, 'a')), std::string(120, 'a'));
+  EXPECT_EQ(printable(std::string(121, 'a')), std::string(120, 'a') + "...");
+  EXPECT_EQ(printable("abcdef", 3), "abc...");
+  EXPECT_EQ(printable("aäöü", 2), "aä...");
+  EXPECT_LT(printable(std::string(1'000'000, '\n')).size(), 130u);
+}
+
+TEST(ShapeText, ListsTheDimensions) {
+  EXPECT_EQ(shape_text(std::vector<int64_t>{}), "[]");
+  EXPECT_EQ(shape_text(std::vector<int64_t>{768, 3072}), "[768, 3072]");
+}
+
+// ---- AtomicFile
+
+TEST(AtomicFile, NothingIsUnderTheTargetBeforeCommit) {
+  const ScratchFolder folder;
+  AtomicFile file(folder / "out");
+  file.write_at(3, bytes_of("lo"));
+  file.write_at(0, bytes_of("hel"));
+  file.sync();
+  EXPECT_FALSE(fs::exists(folder / "out"));
+  file.commit();
+  EXPECT_EQ(contents(folder / "out"), "hello");
+  EXPECT_EQ(folder.names(), std::set<std::string>{"out"});
+}
+
+TEST(AtomicFile, DestroyedWithoutCommitLeavesNothing) {
+  const ScratchFolder folder;
+  {
+    AtomicFile file(folder / "new");
+    file.write_at(0, bytes_of("x"));
+    const AtomicFile moved(std::move(file));
+    EXPECT_EQ(folder.names().size(), 1u);
+  }
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(AtomicFile, ReplacesAFileAndKeepsItsMode) {
+  const ScratchFolder folder;
+  put(folder / "out", "a longer text than the new one");
+  ASSERT_EQ(::chmod((folder / "out").c_str(), 0640), 0);
+  write_file_atomically(folder / "out", "new");
+  EXPECT_EQ(contents(folder / "out"), "new");
+  struct stat status {};
+  ASSERT_EQ(::stat((folder / "out").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0640u);
+}
+
+TEST(AtomicFile, ANewFileObeysTheUmask) {
+  const ScratchFolder folder;
+  const mode_t before = ::umask(027);
+  write_file_atomically(folder / "out", "new");
+  ::umask(before);
+  struct stat status {};
+  ASSERT_EQ(::stat((folder / "out").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0640u);
+}
+
+// No space left, in the form that needs no second disk: a limit on the size of files.
+TEST(AtomicFile, AFailedWriteLeavesTheTargetAsItWas) {
+  const ScratchFolder folder;
+  put(folder / "out", "old");
+  struct rlimit before {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit tight = before;
+  tight.rlim_cur = 4096;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &tight), 0);
+  const std::string message =
+      message_of([&] { write_file_atomically(folder / "out", std::string(8192, 'x')); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+
+  EXPECT_TRUE(contains(message, (folder / "out").string())) << message;
+  EXPECT_TRUE(contains(message, "cannot write")) << message;
+  EXPECT_EQ(contents(folder / "out"), "old");
+  EXPECT_EQ(folder.names(), std::set<std::string>{"out"});
+}
+
+TEST(AtomicFile, AFailedRenameLeavesTheTargetAsItWas) {
+  const ScratchFolder folder;
+  {
+    AtomicFile file(folder / "out");
+    fs::create_directory(folder / "out");  // in the way since the file was begun
+    const std::string message = message_of([&] { file.commit(); });
+    EXPECT_TRUE(contains(message, (folder / "out").string())) << message;
+  }
+  EXPECT_TRUE(fs::is_directory(folder / "out"));
+  EXPECT_EQ(folder.names(), std::set<std::string>{"out"});
+}
+
+TEST(AtomicFile, RefusesWhatIsNotARegularFile) {
+  const ScratchFolder folder;
+  fs::create_directory(folder / "folder");
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  fs::create_symlink("/dev/null", folder / "link to null");
+  fs::create_symlink("nowhere", folder / "dangling link");
+  fs::create_symlink("circle", folder / "circle");
+  const std::set<std::string> before = folder.names();
+  // Never committed: should AtomicFile take /dev/null, the machine must survive the test.
+  for (const fs::path& path :
+       {fs::path("/dev/null"), fs::path("/dev/stdout/"), fs::path("/"), folder / "folder",
+        folder / "folder/", folder / "pipe", folder / "link to null", folder / "dangling link",
+        folder / "circle", folder / "pipe/out", folder / "new folder/"}) {
+    const std::string message = message_of([&] { const AtomicFile file(path); });
+    EXPECT_TRUE(contains(message, path.string() + ": cannot write")) << path << ": " << message;
+  }
+  EXPECT_THROW(AtomicFile(""), Error);
+  EXPECT_EQ(folder.names(), before);
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST(AtomicFile, AMissingFolderIsAnErrorThatNamesThePath) {
+  const ScratchFolder folder;
+  const fs::path path = folder / "missing/out";
+  const std::string message = message_of([&] { write_file_atomically(path, "x"); });
+  EXPECT_TRUE(contains(message, path.string())) << message;
+  EXPECT_TRUE(contains(message, "No such file or directory")) << message;
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(AtomicFile, FollowsASymbolicLink) {
+  const ScratchFolder folder;
+  fs::create_directory(folder / "elsewhere");
+  put(folder / "elsewhere/real", "old");
+  fs::create_symlink("elsewhere/real", folder / "link");
+  write_file_atomically(folder / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_FALSE(fs::is_symlink(folder / "elsewhere/real"));
+  EXPECT_EQ(contents(folder / "elsewhere/real"), "new");
+}
+
+// In a container the process has the same id in every run: what a killed run left behind must not
+// stop all later ones.
+TEST(AtomicFile, LeftoversOfAKilledProcessWithTheSameIdAreNoObstacle) {
+  const ScratchFolder folder;
+  for (int i = 0; i < 1000; ++i) put(folder / fmt::format(".out.weft-{}-{}", ::getpid(), i), "old");
+  write_file_atomically(folder / "out", "new");
+  EXPECT_EQ(contents(folder / "out"), "new");
+  EXPECT_EQ(contents(folder / fmt::format(".out.weft-{}-0", ::getpid())), "old");
+  EXPECT_EQ(folder.names().size(), 1001u);
+}
+
+TEST(AtomicFile, TakesTheLongestNamesAndARelativePath) {
+  const ScratchFolder folder;
+  const std::string longest(255, 'n');
+  write_file_atomically(folder / longest, "x");
+  EXPECT_EQ(contents(folder / longest), "x");
+
+  const fs::path before = fs::current_path();
+  fs::current_path(folder / "");
+  write_file_atomically("relative", "y");
+  fs::current_path(before);
+  EXPECT_EQ(contents(folder / "relative"), "y");
+}
+
+TEST(AtomicFile, ACommittedFileRefusesMore) {
+  const ScratchFolder folder;
+  AtomicFile file(folder / "out");
+  file.commit();
+  EXPECT_THROW(file.write_at(0, bytes_of("late")), Error);
+  EXPECT_THROW(file.commit(), Error);
+  EXPECT_EQ(contents(folder / "out"), "");
+}
+
+TEST(RemoveUnfinishedFiles, RemovesTheTemporaryFilesAndNothingElse) {
+  const ScratchFolder folder;
+  put(folder / "bystander", "stays");
+  write_file_atomically(folder / "done", "stays");
+  {
+    AtomicFile first(folder / "first"), second(folder / "second");
+    EXPECT_EQ(folder.names().size(), 4u);
+    remove_unfinished_files();
+    EXPECT_EQ(folder.names(), (std::set<std::string>{"bystander", "done"}));
+    EXPECT_THROW(first.commit(), Error);  // its bytes are gone: it must not claim success
+  }
+  write_file_atomically(folder / "next", "x");
+  remove_unfinished_files();
+  EXPECT_EQ(folder.names(), (std::set<std::string>{"bystander", "done", "next"}));
+}
+
+// ---- isa
+
+class Isa : public ::testing::Test {
+ protected:
+  void TearDown() override { restore_isa(); }
+};
+
+TEST_F(Isa, CurrentFollowsForcedAndGoesBack) {
+  restore_isa();
+  const std::vector<std::string> all = available_isas();
+  ASSERT_FALSE(all.empty());
+  EXPECT_EQ(current_isa(), all.front());
+  for (const std::string& name : all) {
+    force_isa(name);
+    EXPECT_EQ(current_isa(), name);
+  }
+  restore_isa();
+  EXPECT_EQ(current_isa(), all.front());
+  EXPECT_EQ(available_isas(), all);
+}
+
+TEST_F(Isa, AnUnknownNameIsAnErrorThatNamesTheAvailableOnes) {
+  restore_isa();
+  const std::vector<std::string> all = available_isas();
+  for (const std::string name : {"abacus", "", "AVX2 ", "\x1b[31m\n"}) {
+    const std::string message = message_of([&] { force_isa(name); });
+    EXPECT_TRUE(contains(message, fmt::format("'{}'", printable(name)))) << message;
+    for (const std::string& known : all) EXPECT_TRUE(contains(message, known)) << message;
+    EXPECT_EQ(current_isa(), all.front());
+  }
+}
+
+TEST_F(Isa, ARefusedNameLeavesTheForcedOneInPlace) {
+  restore_isa();
+  const std::string last = available_isas().back();
+  force_isa(last);
+  EXPECT_THROW(force_isa("abacus"), Error);
+  EXPECT_EQ(current_isa(), last);
+}
+
+TEST_F(Isa, ObeysTheEnvironment) {
+  const char* set = std::getenv("WEFT_ISA");
+  const std::optional<std::string> before = set ? std::optional<std::string>(set) : std::nullopt;
+  restore_isa();
+  const std::string last = available_isas().back();
+  ::setenv("WEFT_ISA", last.c_str(), 1);
+  force_isa_from_environment();
+  EXPECT_EQ(current_isa(), last);
+  ::setenv("WEFT_ISA", "abacus", 1);
+  const std::string message = message_of([] { force_isa_from_environment(); });
+  EXPECT_TRUE(message.starts_with("WEFT_ISA: ")) << message;
+  restore_isa();
+  const std::string best = current_isa();
+  ::setenv("WEFT_ISA", "", 1);
+  force_isa_from_environment();
+  EXPECT_EQ(current_isa(), best);
+  before ? ::setenv("WEFT_ISA", before->c_str(), 1) : ::unsetenv("WEFT_ISA");
+}
+
+}  // namespace
+}  // namespace weft

@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "weft/core/mask.h"
 
@@ -33,6 +35,20 @@ Mask nonzero_mask(Dtype dtype, std::span<const std::byte> bytes, int64_t rows, i
 
 // F16, BF16 and F32 widened to float, exactly. bytes: [out.size()] elements.
 void widen_weights(Dtype dtype, std::span<const std::byte> bytes, std::span<float> out);
+
+// Calls body(span of float or double) with the weights in the type that holds them exactly: double
+// for F64, float for the others.
+template <typename Body>
+auto with_weights(Dtype dtype, std::span<const std::byte> bytes, Body body) {
+  if (dtype == Dtype::kF64) {
+    std::vector<double> weights(bytes.size() / sizeof(double));
+    if (!weights.empty()) std::memcpy(weights.data(), bytes.data(), bytes.size());
+    return body(std::span<const double>(weights));
+  }
+  std::vector<float> weights(bytes.size() * 8 / static_cast<size_t>(dtype_bits(dtype)));
+  widen_weights(dtype, bytes, weights);
+  return body(std::span<const float>(weights));
+}
 
 // Sets the elements outside the mask to +0 and leaves the others bit for bit as they are.
 void zero_outside(const Mask& mask, Dtype dtype, std::span<std::byte> bytes);

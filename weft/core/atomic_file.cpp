@@ -57,22 +57,25 @@ void sync_folder(const fs::path& folder) {
 
 AtomicFile::AtomicFile(const fs::path& target) : target_(resolve(target)) {
   struct stat status {};
-  if (::stat(target_.c_str(), &status) == 0) {
+  // lstat: what is still a link after resolve() leads nowhere, and would itself be replaced.
+  if (::lstat(target_.c_str(), &status) == 0) {
     WEFT_CHECK(S_ISREG(status.st_mode), "{}: cannot write: exists and is not a regular file",
                target.string());
   }
   WEFT_CHECK(target_.has_filename(), "{}: cannot write: not a file name", target.string());
 
   static std::atomic<int> counter{0};
-  temporary_ = target_.parent_path() /
-               fmt::format(".{}.weft-{}-{}", target_.filename().string().substr(0, 200), ::getpid(),
-                           counter.fetch_add(1));
-  slot_ = claim_slot(temporary_.string());
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd_ < 0) {
-    const std::string why = reason();
+  while (fd_ < 0) {
+    temporary_ = target_.parent_path() /
+                 fmt::format(".{}.weft-{}-{}", target_.filename().string().substr(0, 200),
+                             ::getpid(), counter.fetch_add(1));
+    slot_ = claim_slot(temporary_.string());
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd_ >= 0) break;
+    const int failure = errno;
     release_slot(std::exchange(slot_, -1));
-    throw Error(fmt::format("{}: cannot write: {}", target.string(), why));
+    // EEXIST: left by a killed process with our id, as every process of a container has; try on.
+    WEFT_CHECK(failure == EEXIST, "{}: cannot write: {}", target.string(), std::strerror(failure));
   }
   // Replacing a file keeps who may read it.
   if (status.st_mode != 0) ::fchmod(fd_, status.st_mode & 07777);

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "weft/core/error.h"
+#include "weft/core/text.h"
 
 namespace weft {
 namespace {
@@ -31,6 +32,12 @@ std::vector<int64_t> available_targets() {
   return targets;
 }
 
+// 0: whatever the CPU has.
+void use_targets(int64_t targets) {
+  hwy::SetSupportedTargetsForTest(targets);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
 }  // namespace
 
 std::vector<std::string> available_isas() {
@@ -42,20 +49,19 @@ std::vector<std::string> available_isas() {
 std::string current_isa() { return available_isas().front(); }
 
 void force_isa(std::string_view name) {
+  const int64_t before = available_targets().front();
   restore_isa();
+  const std::vector<int64_t> targets = available_targets();
   const std::vector<std::string> names = available_isas();
   const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end() && before != targets.front()) use_targets(before);
   WEFT_CHECK(found != names.end(),
-             "instruction set '{}' is not available here: accepted is one of {}", name,
+             "instruction set '{}' is not available here: accepted is one of {}", printable(name),
              fmt::join(names, ", "));
-  hwy::SetSupportedTargetsForTest(available_targets()[static_cast<size_t>(found - names.begin())]);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  use_targets(targets[static_cast<size_t>(found - names.begin())]);
 }
 
-void restore_isa() {
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
+void restore_isa() { use_targets(0); }
 
 void force_isa_from_environment() {
   const char* name = std::getenv("WEFT_ISA");

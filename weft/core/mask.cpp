@@ -14,7 +14,10 @@ uint64_t low_bits(int count) { return count == 64 ? ~uint64_t{0} : (uint64_t{1} 
 
 Mask::Mask(int64_t rows, int64_t cols) : rows_(rows), cols_(cols) {
   WEFT_CHECK(rows >= 0 && cols >= 0, "mask of {} x {}: sizes must not be negative", rows, cols);
-  words_per_row_ = (cols + 63) / 64;
+  int64_t all = 0;
+  WEFT_CHECK(!__builtin_mul_overflow(rows, cols, &all),
+             "mask of {} x {}: accepted are at most 2^63 - 1 weights", rows, cols);
+  words_per_row_ = cols / 64 + (cols % 64 != 0);  // cols + 63 could overflow when rows is 0
   words_.resize(static_cast<size_t>(rows * words_per_row_));
 }
 

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "weft/core/error.h"
+#include "weft/core/text.h"
 
 namespace weft {
 namespace {
@@ -19,7 +20,7 @@ bool is_valid(int keep, int group, int share) {
   return 1 <= keep && keep <= group && group <= Pattern::kMaxGroup && is_share(share);
 }
 
-// Takes a number of at most two digits, none of them a leading zero, off the front of `text`.
+// Takes a number without leading zeros off the front of `text`.
 bool take_number(std::string_view& text, int& number) {
   if (text.empty() || text[0] < '1' || text[0] > '9') return false;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -47,7 +48,8 @@ Pattern Pattern::parse(std::string_view text) {
                            take_number(rest, group) &&
                            (rest.empty() || (take_char(rest, 'x') && take_number(rest, share))) &&
                            rest.empty();
-  WEFT_CHECK(well_formed && is_valid(keep, group, share), "pattern '{}': {}", text, kAccepted);
+  WEFT_CHECK(well_formed && is_valid(keep, group, share), "pattern '{}': {}", printable(text),
+             kAccepted);
   return Pattern(keep, group, share);
 }
 

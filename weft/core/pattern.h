@@ -22,7 +22,7 @@ class Pattern {
   // Throws Error unless 1 <= keep <= group <= 64 and share is 1, 2, 4, 8, 16 or 32.
   Pattern(int keep, int group, int share = 1);
 
-  // Accepts exactly what str() prints: "2:4", "2:4x2".
+  // Accepts what str() prints, "2:4", "2:4x2", and "2:4x1" for "2:4".
   static Pattern parse(std::string_view text);
   std::string str() const;
 

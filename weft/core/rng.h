@@ -39,7 +39,7 @@ class Rng {
 
   // In [0, bound), bound > 0; the bias is below bound / 2^64.
   uint64_t below(uint64_t index, uint64_t bound) const {
-    return static_cast<uint64_t>((static_cast<unsigned __int128>(bits(index)) * bound) >> 64);
+    return static_cast<uint64_t>((static_cast<Wide>(bits(index)) * bound) >> 64);
   }
 
   // Two independent standard normals (Box-Muller).
@@ -55,6 +55,8 @@ class Rng {
   }
 
  private:
+  __extension__ using Wide = unsigned __int128;
+
   static double unit(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
   uint64_t seed_;

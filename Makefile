@@ -1,0 +1,59 @@
+# The front door of weft. Each target works as the first command after the clone.
+#
+#   make         build the release preset; the program is build/release/bin/weft
+#   make demo    set up, build, run the main job on generated data
+#   make test    set up, build, all tests, in release and under the sanitizers
+#   make bench   the measurements, against their peers
+#   make format  clang-format on all sources (make format-check only looks)
+#   make fuzz    the checkpoint reader under libFuzzer, FUZZ_SECONDS=300
+#   make stress  a 4 GB checkpoint through `weft mask`, with its peak memory
+.PHONY: build program demo test bench format format-check fuzz stress setup clean
+.DEFAULT_GOAL := build
+
+WEFT := build/release/bin/weft
+SOURCES = $(shell git ls-files '*.h' '*.cpp')
+FUZZ_SECONDS ?= 300
+
+setup:
+	@scripts/setup
+
+build: setup
+	@cmake --preset release >/dev/null
+	cmake --build --preset release
+
+program: setup
+	@cmake --preset release >/dev/null
+	cmake --build --preset release --target weft_cli
+
+demo: program
+	@scripts/demo $(WEFT)
+
+test: build
+	ctest --preset release
+	@cmake --preset asan >/dev/null
+	cmake --build --preset asan
+	ctest --preset asan
+
+bench: program
+	$(WEFT) bench solve
+	$(WEFT) bench solve --size 8192 --pattern 8:16 --solver exact --threads 2 --rounds 3
+
+format: setup
+	clang-format -i $(SOURCES)
+
+format-check: setup
+	@clang-format --dry-run --Werror $(SOURCES)
+
+fuzz:
+	@scripts/setup fuzz
+	@cmake --preset fuzz >/dev/null
+	cmake --build --preset fuzz
+	mkdir -p build/fuzz/found
+	build/fuzz/bin/safetensors_fuzz -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
+	  build/fuzz/found tests/fuzz/corpus
+
+stress: program
+	@scripts/stress $(WEFT)
+
+clean:
+	rm -rf build

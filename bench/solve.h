@@ -1,0 +1,47 @@
+// Throughput of the mask solvers, against the minimum-cost flow of the paper (LEMON).
+//
+// One Gaussian matrix per pattern; in every round each solver runs once or, if it is quick, for a
+// while, so that a noisy machine hits them alike. Figures are medians over the rounds; ratios are
+// taken within a round. Before anything is timed, results are checked: an exact solver that misses
+// the optimum, or any mask that breaks its pattern, is an Error and no figure.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weft/core/pattern.h"
+#include "weft/mask/solver.h"
+
+namespace weft::bench {
+
+struct SolvePlan {
+  int64_t size = 1024;  // of the square matrix
+  std::vector<Pattern> patterns;
+  std::vector<const Solver*> solvers;
+  int rounds = 5;
+  double seconds = 35;  // in all: fewer rounds if they would take longer, but at least one
+  uint64_t seed = 1;
+};
+
+struct Spread {
+  double median = 0;
+  double low = 0;
+  double high = 0;
+};
+
+struct SolveRecord {
+  std::string solver;
+  Pattern pattern;
+  bool transposable;
+  int rounds;
+  Spread mweights_per_s;
+  double seconds;                       // of one run, median
+  std::optional<Spread> ratio_to_flow;  // if flow ran too
+};
+
+std::vector<SolveRecord> bench_solve(const SolvePlan& plan,
+                                     const std::function<void(double fraction)>& progress);
+
+}  // namespace weft::bench

@@ -1,0 +1,124 @@
+// weft bench: measurements, each against its peer in the same run.
+#include "bench/environment.h"
+#include "bench/solve.h"
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "weft/core/parallel.h"
+#include "weft/report/table.h"
+
+namespace weft::cli {
+namespace {
+
+class BenchSolveCommand : public Command {
+ public:
+  void declare(CLI::App& app) {
+    app.add_option("--pattern", patterns_, "Patterns to solve for")->type_name("N:M[xS]");
+    app.add_option("--solver", solvers_, "Solvers to run (default: all)");
+    app.add_option("--size", plan_.size, "Rows and columns of the matrix")
+        ->check(CLI::Range(64, 32768))
+        ->capture_default_str();
+    app.add_option("--rounds", plan_.rounds, "Rounds to take the median of")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str();
+    app.add_option("--seconds", plan_.seconds, "Fewer rounds if they would take longer in all")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    app.add_option("--seed", plan_.seed, "Of the Gaussian weights")->capture_default_str();
+    app.add_option("--threads", threads_, "Threads to use")
+        ->check(CLI::Range(1, kMaxThreads))
+        ->capture_default_str();
+    declare_json(app, json_);
+  }
+
+  int run() override {
+    set_threads(threads_);
+    try {
+      for (const std::string& pattern : patterns_) {
+        plan_.patterns.push_back(Pattern::parse(pattern));
+      }
+      for (const std::string& name : solvers_) plan_.solvers.push_back(&weft::solver(name));
+    } catch (const Error& error) {
+      throw UsageError(error.what());
+    }
+    if (solvers_.empty()) {
+      for (const Solver& solver : weft::solvers()) plan_.solvers.push_back(&solver);
+    }
+
+    constexpr uint64_t kSteps = 1000;
+    Progress progress("measuring", kSteps);
+    uint64_t done = 0;
+    const auto records = bench::bench_solve(plan_, [&](double fraction) {
+      const auto reached = static_cast<uint64_t>(fraction * kSteps);
+      progress.add(reached - done);
+      done = reached;
+    });
+    json_ ? report_json(records) : report(records);
+    return 0;
+  }
+
+ private:
+  static std::string spread_text(const bench::Spread& spread) {
+    return fmt::format("{:.1f} ({:.1f}-{:.1f})", spread.median, spread.low, spread.high);
+  }
+
+  void report(const std::vector<bench::SolveRecord>& records) const {
+    Table table({"pattern", "solver", ">Mweights/s (spread)", ">x flow (spread)", ">one run",
+                 ">rounds"});
+    for (const bench::SolveRecord& record : records) {
+      table.add({record.pattern.str() + (record.transposable ? " transposable" : ""),
+                 record.solver, spread_text(record.mweights_per_s),
+                 record.ratio_to_flow ? spread_text(*record.ratio_to_flow) : "-",
+                 seconds_text(record.seconds), std::to_string(record.rounds)});
+    }
+    const bench::Environment on = bench::environment();
+    print(table.str());
+    print(fmt::format("\n{0} x {0} Gaussian fp32 weights; {1}, {2}, {3} thread{4}; g++ {5}; commit {6}\n",
+                      plan_.size, on.cpu, on.isa, on.threads, on.threads == 1 ? "" : "s",
+                      on.compiler, on.commit));
+  }
+
+  void report_json(const std::vector<bench::SolveRecord>& records) const {
+    const bench::Environment on = bench::environment();
+    const auto spread = [](const bench::Spread& s) { return Json{s.low, s.high}; };
+    Json list = Json::array();
+    for (const bench::SolveRecord& record : records) {
+      const auto& ratio = record.ratio_to_flow;
+      list.push_back({{"solver", record.solver},
+                      {"pattern", record.pattern.str()},
+                      {"transposable", record.transposable},
+                      {"mweights_per_s", record.mweights_per_s.median},
+                      {"mweights_per_s_spread", spread(record.mweights_per_s)},
+                      {"ratio_to_flow", ratio ? Json(ratio->median) : Json(nullptr)},
+                      {"ratio_to_flow_spread", ratio ? spread(*ratio) : Json(nullptr)},
+                      {"seconds", record.seconds},
+                      {"size", plan_.size},
+                      {"rounds", record.rounds},
+                      {"threads", on.threads},
+                      {"isa", on.isa},
+                      {"cpu", on.cpu},
+                      {"compiler", on.compiler},
+                      {"commit", on.commit}});
+    }
+    print_json(list);
+  }
+
+  std::vector<std::string> patterns_ = {"2:4", "1:4", "4:8", "8:16", "16:32"};
+  std::vector<std::string> solvers_;
+  bench::SolvePlan plan_;
+  int threads_ = 1;
+  bool json_ = false;
+};
+
+}  // namespace
+
+void add_bench(CLI::App& app, std::unique_ptr<Command>& chosen) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure, against a peer in the same run");
+  bench->require_subcommand(1);
+  add_command<BenchSolveCommand>(
+      *bench, chosen, "solve", "Throughput of the mask solvers against minimum-cost flow",
+      "  weft bench solve\n"
+      "  weft bench solve --json\n"
+      "  weft bench solve --size 8192 --pattern 8:16 --solver exact --threads 2");
+}
+
+}  // namespace weft::cli

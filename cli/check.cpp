@@ -1,0 +1,238 @@
+// weft check: is this file really N:M, along which axis, and if not, where does it fail?
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "weft/core/text.h"
+#include "weft/mask/verify.h"
+#include "weft/report/table.h"
+
+namespace weft::cli {
+namespace {
+
+struct CheckedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  Promise promise;
+  int64_t nonzero = 0;
+  int64_t weights = 0;
+  std::optional<GroupCount> in, out;
+
+  bool obeys(bool strict) const {
+    const auto good = [&](const std::optional<GroupCount>& count) {
+      return !count || (count->violations == 0 && !(strict && count->short_groups > 0));
+    };
+    return good(in) && good(out);
+  }
+  double density() const {
+    return weights == 0 ? 1.0 : static_cast<double>(nonzero) / static_cast<double>(weights);
+  }
+};
+
+// The position as an index into the tensor: [out, in] or [out, in, kh, kw].
+std::vector<int64_t> index_of(const WeightPosition& position, const std::vector<int64_t>& shape) {
+  if (shape.size() == 2) return {position.out, position.in};
+  return {position.out, position.in, position.tap / shape[3], position.tap % shape[3]};
+}
+
+struct FirstViolation {
+  const char* axis;
+  std::vector<int64_t> index;
+};
+
+std::optional<FirstViolation> first_violation(const CheckedTensor& tensor) {
+  if (tensor.in && tensor.in->first_violation) {
+    return FirstViolation{"in", index_of(*tensor.in->first_violation, tensor.shape)};
+  }
+  if (tensor.out && tensor.out->first_violation) {
+    return FirstViolation{"out", index_of(*tensor.out->first_violation, tensor.shape)};
+  }
+  return std::nullopt;
+}
+
+class CheckCommand : public Command {
+ public:
+  void declare(CLI::App& app) {
+    app.add_option("file", file_, "Checkpoint: .safetensors, .index.json, or a folder")->required();
+    declare_pattern(app, pattern_);
+    app.add_option("--axis", axis_, "Axis to test: in, out or both (default: in, or what the file "
+                                    "promises)")
+        ->check(CLI::IsMember({"in", "out", "both"}));
+    names_.declare(app);
+    app.add_flag("--strict", strict_, "Refuse groups that the edge of a matrix cuts short");
+    declare_threads(app);
+    declare_json(app, json_);
+  }
+
+  int run() override {
+    const Checkpoint checkpoint = Checkpoint::open(file_);
+    if (pattern_.empty() && checkpoint.plan().tensors.empty()) {
+      throw UsageError(fmt::format("--pattern is needed: {} carries no weft.plan", file_));
+    }
+    const Selection selection = names_.selection();
+    Progress progress("checking", checkpoint.bytes());
+    for (const ShardedTensor& tensor : checkpoint.tensors()) {
+      if (const auto reason = reason_to_skip(checkpoint, selection, tensor.info)) {
+        skipped_.push_back({tensor.info.name, *reason});
+        progress.add(tensor.info.bytes());
+      } else {
+        checked_.push_back(check(checkpoint, tensor, progress));
+      }
+    }
+    WEFT_CHECK(!checked_.empty(), "{}: no tensor to check: {}", file_,
+               skipped_.empty() ? "the file has none"
+                                : fmt::format("'{}' is skipped: {}", printable(skipped_[0].name),
+                                              skipped_[0].reason));
+    json_ ? report_json() : report();
+    return valid() ? 0 : 1;
+  }
+
+ private:
+  // A file with a plan is tested on what it promises; another one as `mask` would select.
+  std::optional<std::string> reason_to_skip(const Checkpoint& checkpoint,
+                                            const Selection& selection,
+                                            const TensorInfo& tensor) const {
+    if (checkpoint.plan().tensors.empty()) return selection.reason_to_skip(tensor);
+    if (!checkpoint.plan().tensors.contains(tensor.name)) return "not in the file's weft.plan";
+    if (const auto reason = selection.reason_to_skip_name(tensor.name)) return reason;
+    WEFT_CHECK(WeightShape::accepts(tensor.shape) && has_zero(tensor.dtype),
+               "{}: tensor '{}': weft.plan promises a pattern, which {} of shape {} cannot have",
+               file_, printable(tensor.name), dtype_name(tensor.dtype), shape_text(tensor.shape));
+    if (tensor.bytes() == 0) return "empty";
+    return std::nullopt;
+  }
+
+  Promise promise_for(const Checkpoint& checkpoint, const std::string& name) const {
+    const auto planned = checkpoint.plan().tensors.find(name);
+    const bool has_plan = planned != checkpoint.plan().tensors.end();
+    return {pattern_.empty() ? planned->second.pattern : Pattern::parse(pattern_),
+            !axis_.empty() ? parse_axis(axis_) : has_plan ? planned->second.axis : Axis::kIn};
+  }
+
+  CheckedTensor check(const Checkpoint& checkpoint, const ShardedTensor& tensor,
+                      Progress& progress) const {
+    const TensorInfo& info = tensor.info;
+    CheckedTensor result{
+        info.name, info.shape, promise_for(checkpoint, info.name), 0, info.elements(), {}, {}};
+    const Pattern& pattern = result.promise.pattern;
+    if (result.promise.axis != Axis::kOut) result.in.emplace();
+    if (result.promise.axis != Axis::kIn) result.out.emplace();
+
+    for_each_band(checkpoint, tensor, pattern.block(), [&](const Band& band) {
+      WeightShape shape = WeightShape::of(info.shape);
+      shape.outs = band.rows;
+      const Mask nonzero = nonzero_mask(info.dtype, band.bytes, band.rows, shape.cols());
+      result.nonzero += nonzero.count();
+      const auto add = [&](std::optional<GroupCount>& to, GroupCount part) {
+        if (part.first_violation) part.first_violation->out += band.first_row;
+        *to += part;
+      };
+      if (result.in) add(result.in, count_groups_in(nonzero, shape, pattern));
+      if (result.out) add(result.out, count_groups_out(nonzero, shape, pattern));
+      progress.add(band.bytes.size());
+    });
+    return result;
+  }
+
+  bool valid() const {
+    return std::all_of(checked_.begin(), checked_.end(),
+                       [&](const CheckedTensor& tensor) { return tensor.obeys(strict_); });
+  }
+
+  // Of all tensors, if they have one in common.
+  std::optional<std::string> common_pattern() const {
+    const std::string first = checked_.front().promise.pattern.str();
+    for (const CheckedTensor& tensor : checked_) {
+      if (tensor.promise.pattern.str() != first) return std::nullopt;
+    }
+    return first;
+  }
+
+  static std::string count_text(const std::optional<GroupCount>& count) {
+    if (!count) return "-";
+    return fmt::format("{} of {}", count->violations, count->groups);
+  }
+
+  std::string verdict(const CheckedTensor& tensor) const {
+    if (const auto first = first_violation(tensor)) {
+      return fmt::format("FAILS at {} ({})", shape_text(first->index), first->axis);
+    }
+    const int64_t cut = (tensor.in ? tensor.in->short_groups : 0) +
+                        (tensor.out ? tensor.out->short_groups : 0);
+    if (!tensor.obeys(strict_)) return fmt::format("FAILS: {} short groups", cut);
+    return cut == 0 ? "ok" : fmt::format("ok ({} short groups)", cut);
+  }
+
+  void report() const {
+    Table table({"tensor", "shape", "pattern", ">density", ">violations in", ">violations out",
+                 "verdict"});
+    size_t failed = 0;
+    for (const CheckedTensor& tensor : checked_) {
+      if (!tensor.obeys(strict_)) ++failed;
+      table.add({printable(tensor.name), shape_text(tensor.shape), tensor.promise.pattern.str(),
+                 percent(tensor.density()), count_text(tensor.in), count_text(tensor.out),
+                 verdict(tensor)});
+    }
+    print(table.str());
+    print_skipped(skipped_);
+    const std::string pattern = common_pattern().value_or("their patterns");
+    print(failed == 0 ? fmt::format("\n{}: {} tensors checked, all obey {}\n", file_,
+                                    checked_.size(), pattern)
+                      : fmt::format("\n{}: {} of {} tensors do not obey {}\n", file_, failed,
+                                    checked_.size(), pattern));
+  }
+
+  void report_json() const {
+    Json tensors = Json::array();
+    for (const CheckedTensor& tensor : checked_) {
+      const auto groups = [](const std::optional<GroupCount>& count) {
+        return count ? Json(count->groups) : Json(nullptr);
+      };
+      const auto violations = [](const std::optional<GroupCount>& count) {
+        return count ? Json(count->violations) : Json(nullptr);
+      };
+      const auto short_groups = [](const std::optional<GroupCount>& count) {
+        return count ? Json(count->short_groups) : Json(nullptr);
+      };
+      const auto first = first_violation(tensor);
+      tensors.push_back(
+          {{"name", tensor.name},
+           {"shape", tensor.shape},
+           {"pattern", tensor.promise.pattern.str()},
+           {"density", tensor.density()},
+           {"groups_in", groups(tensor.in)},
+           {"violations_in", violations(tensor.in)},
+           {"short_groups_in", short_groups(tensor.in)},
+           {"groups_out", groups(tensor.out)},
+           {"violations_out", violations(tensor.out)},
+           {"short_groups_out", short_groups(tensor.out)},
+           {"first_violation",
+            first ? Json({{"axis", first->axis}, {"index", first->index}}) : Json(nullptr)}});
+    }
+    const auto pattern = common_pattern();
+    print_json({{"pattern", pattern ? Json(*pattern) : Json(nullptr)},
+                {"valid", valid()},
+                {"skipped", to_json(skipped_)},
+                {"tensors", tensors}});
+  }
+
+  std::string file_, pattern_, axis_;
+  bool strict_ = false, json_ = false;
+  NameFilter names_;
+  std::vector<CheckedTensor> checked_;
+  std::vector<Skipped> skipped_;
+};
+
+}  // namespace
+
+void add_check(CLI::App& app, std::unique_ptr<Command>& chosen) {
+  add_command<CheckCommand>(
+      app, chosen, "check", "Test whether the weights of a file obey an N:M pattern",
+      "  weft check sparse.safetensors                          what weft wrote says what to test\n"
+      "  weft check model.safetensors --pattern 2:4\n"
+      "  weft check model.safetensors --pattern 4:8 --axis both --include 'mlp'\n"
+      "\n"
+      "Axis `in` is along the inputs of one output (the forward product), `out` along the outputs\n"
+      "of one input (the backward product). Exit code 0 when every tested tensor obeys, 1 when\n"
+      "one does not. The position printed is the first weight too many.");
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,167 @@
+// weft diversity: how many masks a structure admits, exactly, with the paper's figure beside it.
+#include <charconv>
+
+#include "cli/command.h"
+#include "weft/core/text.h"
+#include "weft/mask/diversity.h"
+#include "weft/report/table.h"
+
+namespace weft::cli {
+namespace {
+
+// "8x8" or "64x32x3x3".
+std::vector<int64_t> parse_shape(std::string_view text) {
+  std::vector<int64_t> dims;
+  int64_t product = 1;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (true) {
+    int64_t dim = 0;
+    const auto [next, failure] = std::from_chars(at, end, dim);
+    const bool good = failure == std::errc() && dim >= 1 &&
+                      !__builtin_mul_overflow(product, dim, &product);
+    dims.push_back(dim);
+    at = next;
+    if (good && at == end && WeightShape::accepts(dims)) return dims;
+    if (!good || at == end || *at++ != 'x' || dims.size() == 4) {
+      throw UsageError(fmt::format("--shape '{}': accepted is OUTSxINS, as in 8x8, or "
+                                   "OUTSxCHANNELSxKHxKW, as in 64x32x3x3", printable(text)));
+    }
+  }
+}
+
+std::string bits(double log2, int64_t weights) {
+  return fmt::format("{:.3f}", log2 / static_cast<double>(weights));
+}
+
+// 2^log2, as "1.17e+11", also beyond what a double holds.
+std::string count_text(double log2) {
+  const double log10 = log2 * 0.30102999566398119521;
+  const double exponent = std::floor(log10 + 1e-12);
+  return exponent < 6 ? fmt::format("{:.0f}", std::exp2(log2))
+                      : fmt::format("{:.4f}e{:.0f}", std::pow(10, log10 - exponent), exponent);
+}
+
+class DiversityCommand : public Command {
+ public:
+  void declare(CLI::App& app) {
+    declare_pattern(app, pattern_);
+    CLI::Option* shape =
+        app.add_option("--shape", shape_, "Of one layer: OUTSxINS or OUTSxCHANNELSxKHxKW");
+    app.add_option("--checkpoint", checkpoint_, "Sum over the weights that `weft mask` would select")
+        ->type_name("FILE")
+        ->excludes(shape);
+    names_.declare(app);
+    declare_json(app, json_);
+  }
+
+  int run() override {
+    if (pattern_.empty() && shape_.empty() && checkpoint_.empty()) return print_paper_table();
+    if (pattern_.empty()) throw UsageError("--pattern is needed");
+    if (shape_.empty() && checkpoint_.empty()) {
+      throw UsageError("--shape or --checkpoint is needed");
+    }
+    const Pattern pattern = Pattern::parse(pattern_);
+    if (!shape_.empty()) {
+      total_ = weft::diversity(WeightShape::of(parse_shape(shape_)), pattern);
+    } else {
+      sum_over_checkpoint(pattern);
+    }
+    json_ ? report_json() : report(pattern);
+    return 0;
+  }
+
+ private:
+  void sum_over_checkpoint(const Pattern& pattern) {
+    const Checkpoint checkpoint = Checkpoint::open(checkpoint_);
+    const Selection selection = names_.selection();
+    for (const ShardedTensor& tensor : checkpoint.tensors()) {
+      if (const auto reason = selection.reason_to_skip(tensor.info)) {
+        skipped_.push_back({tensor.info.name, *reason});
+      } else {
+        total_ += weft::diversity(WeightShape::of(tensor.info.shape), pattern);
+      }
+    }
+    WEFT_CHECK(total_.weights > 0, "{}: no weights to count masks of", checkpoint_);
+  }
+
+  void report(const Pattern& pattern) const {
+    Table table({"structure", ">log2 of masks", ">bits/weight", "note"});
+    const auto add = [&](const std::string& structure, double log2, const std::string& note) {
+      table.add({structure, fmt::format("{:.6g}", log2), bits(log2, total_.weights), note});
+    };
+    add("unstructured", total_.log2_unstructured, "as many weights kept");
+    add(pattern.str(), total_.log2_nm, "");
+    add(pattern.str() + " transposable", total_.log2_transposable,
+        total_.transposable_exact ? "exact" : "estimate: too many to count");
+    add(pattern.str() + " transposable", total_.log2_transposable_paper,
+        "as the paper has it: an over-count unless keep is 1");
+    print(table.str());
+    print_skipped(skipped_);
+  }
+
+  void report_json() const {
+    print_json({{"pattern", pattern_},
+                {"weights", total_.weights},
+                {"log2_unstructured", total_.log2_unstructured},
+                {"log2_nm", total_.log2_nm},
+                {"log2_transposable", total_.log2_transposable},
+                {"log2_transposable_paper", total_.log2_transposable_paper},
+                {"transposable_exact", total_.transposable_exact},
+                {"skipped", to_json(skipped_)}});
+  }
+
+  // The table of Hubara et al. 2021 for an 8 x 8 block, and larger groups by bits per weight.
+  int print_paper_table() const {
+    Table table({"structure", ">masks of 8x8", ">as the paper has it", ">bits/weight",
+                 ">paper's bits/weight"});
+    Json list = Json::array();
+    const auto add = [&](const std::string& structure, bool is_8x8, int64_t weights, double exact,
+                         double paper) {
+      table.add({structure, is_8x8 ? count_text(exact) : "-", is_8x8 ? count_text(paper) : "-",
+                 bits(exact, weights), bits(paper, weights)});
+      list.push_back({{"structure", structure},
+                      {"weights", weights},
+                      {"log2", exact},
+                      {"log2_paper", paper}});
+    };
+    const double half = weft::diversity({8, 8, 1}, Pattern(4, 8)).log2_unstructured;
+    add("unstructured 50%", true, 64, half, half);
+    for (const char* text : {"1:4", "2:4", "2:8", "4:8", "5:10", "6:12", "8:16"}) {
+      const Pattern pattern = Pattern::parse(text);
+      const bool is_8x8 = 8 % pattern.group() == 0;
+      const int64_t side = is_8x8 ? 8 : pattern.group();
+      const Diversity counted = weft::diversity({side, side, 1}, pattern);
+      add(text, is_8x8, side * side, counted.log2_nm, counted.log2_nm);
+      add(fmt::format("{} transposable", text), is_8x8, side * side, counted.log2_transposable,
+          counted.log2_transposable_paper);
+    }
+    if (json_) {
+      print_json(list);
+    } else {
+      print(table.str());
+    }
+    return 0;
+  }
+
+  std::string pattern_, shape_, checkpoint_;
+  bool json_ = false;
+  NameFilter names_;
+  Diversity total_;
+  std::vector<Skipped> skipped_;
+};
+
+}  // namespace
+
+void add_diversity(CLI::App& app, std::unique_ptr<Command>& chosen) {
+  add_command<DiversityCommand>(
+      app, chosen, "diversity", "Count the masks that a structure admits",
+      "  weft diversity                                  the table of the paper, counted exactly\n"
+      "  weft diversity --pattern 4:8 --shape 8x8\n"
+      "  weft diversity --pattern 2:4 --checkpoint model.safetensors --json\n"
+      "\n"
+      "Figures are log2, so that they add up over layers. The paper's formula for transposable\n"
+      "masks over-counts; docs/masks.md says by how much and what follows.");
+}
+
+}  // namespace weft::cli

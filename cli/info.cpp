@@ -1,0 +1,139 @@
+// weft info: what is in a checkpoint, how sparse it is, and which patterns it obeys already.
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "weft/core/text.h"
+#include "weft/mask/verify.h"
+#include "weft/report/table.h"
+
+namespace weft::cli {
+namespace {
+
+struct TensorFacts {
+  std::optional<double> density;  // of types that have a zero
+  std::vector<std::string> patterns_in, patterns_out;
+};
+
+// The tightest pattern of every group size that fits into `length`, without those that a smaller
+// group implies: 2:4 says 4:8 already.
+std::vector<std::string> tightest(const MostPerGroup& most, int64_t length) {
+  std::vector<std::string> patterns;
+  for (size_t i = 0; i < most.size() && kReportedGroups[i] <= length; ++i) {
+    const int group = kReportedGroups[i];
+    bool implied = most[i] >= group;
+    for (size_t j = 0; j < i; ++j) {
+      implied |= most[j] * (group / kReportedGroups[j]) <= most[i];
+    }
+    if (!implied) patterns.push_back(fmt::format("{}:{}", std::max(1, most[i]), group));
+  }
+  return patterns;
+}
+
+void take_larger(MostPerGroup& most, const MostPerGroup& other) {
+  for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], other[i]);
+}
+
+TensorFacts examine(const Checkpoint& checkpoint, const ShardedTensor& tensor, Progress& progress) {
+  const TensorInfo& info = tensor.info;
+  TensorFacts facts;
+  if (!has_zero(info.dtype) || info.bytes() == 0) return facts;
+  // Anything but a matrix or a convolution is one row of elements, as far as density goes.
+  const bool weights = WeightShape::accepts(info.shape);
+  ShardedTensor flat = tensor;
+  if (!weights) flat.info.shape = {info.elements()};
+
+  MostPerGroup most_in{}, most_out{};
+  int64_t nonzero = 0;
+  for_each_band(checkpoint, flat, kReportedGroups.back(), [&](const Band& band) {
+    WeightShape shape = weights ? WeightShape::of(info.shape) : WeightShape{0, 1, 1};
+    shape.outs = band.rows;
+    const Mask mask = nonzero_mask(info.dtype, band.bytes, band.rows, shape.cols());
+    nonzero += mask.count();
+    if (weights) {
+      take_larger(most_in, most_per_group_in(mask, shape));
+      take_larger(most_out, most_per_group_out(mask, shape));
+    }
+    progress.add(band.bytes.size());
+  });
+  facts.density = static_cast<double>(nonzero) / static_cast<double>(info.elements());
+  if (weights) {
+    facts.patterns_in = tightest(most_in, info.shape[1]);
+    facts.patterns_out = tightest(most_out, info.shape[0]);
+  }
+  return facts;
+}
+
+std::string joined(const std::vector<std::string>& patterns) {
+  std::string text;
+  for (const std::string& pattern : patterns) text += (text.empty() ? "" : " ") + pattern;
+  return text.empty() ? "-" : text;
+}
+
+class InfoCommand : public Command {
+ public:
+  void declare(CLI::App& app) {
+    app.add_option("file", file_, "Checkpoint: .safetensors, .index.json, or a folder")->required();
+    declare_threads(app);
+    declare_json(app, json_);
+  }
+
+  int run() override {
+    const Checkpoint checkpoint = Checkpoint::open(file_);
+    Progress progress("reading", checkpoint.bytes());
+    Table table({"tensor", "dtype", "shape", ">size", ">density", "along inputs", "along outputs"});
+    Json tensors = Json::array();
+    for (const ShardedTensor& tensor : checkpoint.tensors()) {
+      const TensorFacts facts = examine(checkpoint, tensor, progress);
+      table.add({printable(tensor.info.name), std::string(dtype_name(tensor.info.dtype)),
+                 shape_text(tensor.info.shape), bytes_text(tensor.info.bytes()),
+                 facts.density ? percent(*facts.density) : "-", joined(facts.patterns_in),
+                 joined(facts.patterns_out)});
+      tensors.push_back({{"name", tensor.info.name},
+                         {"dtype", dtype_name(tensor.info.dtype)},
+                         {"shape", tensor.info.shape},
+                         {"bytes", tensor.info.bytes()},
+                         {"density", facts.density ? Json(*facts.density) : Json(nullptr)},
+                         {"patterns_in", facts.patterns_in},
+                         {"patterns_out", facts.patterns_out}});
+    }
+    Json metadata = Json::object();
+    for (size_t i = 0; i < checkpoint.shard_count(); ++i) {
+      for (const auto& [key, value] : checkpoint.shard(i).header().metadata) metadata[key] = value;
+    }
+    if (json_) {
+      print_json({{"file", file_},
+                  {"shards", checkpoint.shard_count()},
+                  {"bytes", checkpoint.bytes()},
+                  {"metadata", metadata},
+                  {"tensors", tensors}});
+      return 0;
+    }
+    print(table.str());
+    for (const auto& [key, value] : metadata.items()) {
+      print(fmt::format("{}{} = {}\n", key == metadata.begin().key() ? "\nmetadata\n  " : "  ",
+                        printable(key), printable(value.get<std::string>())));
+    }
+    print(fmt::format("\n{}: {} tensors, {}{}\n", file_, checkpoint.tensors().size(),
+                      bytes_text(checkpoint.bytes()),
+                      checkpoint.sharded() ? fmt::format(", {} shards", checkpoint.shard_count())
+                                           : ""));
+    return 0;
+  }
+
+ private:
+  std::string file_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+void add_info(CLI::App& app, std::unique_ptr<Command>& chosen) {
+  add_command<InfoCommand>(
+      app, chosen, "info", "List tensors, density and the tightest N:M patterns they obey",
+      "  weft info model.safetensors\n"
+      "  weft info sharded-model/ --json\n"
+      "\n"
+      "Patterns are of groups of 2, 4, 8, 16, 32 and 64; one that a smaller group implies is not\n"
+      "repeated (2:4 implies 4:8).");
+}
+
+}  // namespace weft::cli

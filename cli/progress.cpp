@@ -1,0 +1,38 @@
+#include "cli/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace weft::cli {
+
+Progress::Progress(std::string label, uint64_t total)
+    : label_(std::move(label)), total_(total), terminal_(::isatty(STDERR_FILENO) == 1) {}
+
+Progress::~Progress() {
+  if (drawn_) fmt::print(stderr, "\r\033[K");
+}
+
+void Progress::add(uint64_t done) {
+  done_ += done;
+  if (!terminal_ || total_ == 0) return;
+  const auto seconds = [](auto duration) { return std::chrono::duration<double>(duration).count(); };
+  const Clock::time_point now = Clock::now();
+  const double elapsed = seconds(now - begun_);
+  if (elapsed < 0.5 || seconds(now - drawn_at_) < 0.1) return;  // short work needs no bar
+  drawn_at_ = now;
+  draw(static_cast<double>(done_) / static_cast<double>(total_), elapsed);
+}
+
+void Progress::draw(double fraction, double elapsed) {
+  constexpr int kWidth = 30;
+  const int filled = static_cast<int>(fraction * kWidth);
+  const double left = fraction > 0 ? elapsed * (1 - fraction) / fraction : 0;
+  fmt::print(stderr, "\r{} [{:#<{}}{:.<{}}] {:3.0f}%  {:.0f} s left \033[K", label_, "", filled, "",
+             kWidth - filled, 100 * fraction, left);
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,30 @@
+// Progress: a bar on standard error while long work goes on, if somebody watches it there.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace weft::cli {
+
+class Progress {
+ public:
+  Progress(std::string label, uint64_t total);
+  ~Progress();  // wipes the bar
+
+  void add(uint64_t done);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void draw(double fraction, double elapsed);
+
+  std::string label_;
+  uint64_t total_;
+  uint64_t done_ = 0;
+  bool terminal_;
+  bool drawn_ = false;
+  Clock::time_point begun_ = Clock::now();
+  Clock::time_point drawn_at_ = begun_;
+};
+
+}  // namespace weft::cli

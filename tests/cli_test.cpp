@@ -1,0 +1,514 @@
+// The command line as its users meet it: results, exit codes, one clear line, nothing left behind.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <csignal>
+#include <limits>
+#include <thread>
+
+#include "tests/program.h"
+#include "weft/checkpoint/checkpoint.h"
+#include "weft/core/rng.h"
+#include "weft/mask/diversity.h"
+#include "weft/mask/solver.h"
+
+namespace weft::test {
+namespace {
+
+using nlohmann::json;
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+std::vector<float> gaussian(int64_t count, uint64_t stream = 0) {
+  std::vector<float> values(static_cast<size_t>(count));
+  const Rng rng(7, stream);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(rng.normal(i));
+  return values;
+}
+
+struct NamedTensor {
+  std::string name;
+  Dtype dtype;
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+
+template <typename To, typename Convert>
+std::string bytes_as(const std::vector<float>& values, Convert convert) {
+  std::string bytes;
+  for (const float value : values) {
+    const To element = convert(value);
+    bytes.append(reinterpret_cast<const char*>(&element), sizeof element);
+  }
+  return bytes;
+}
+
+std::string encode(Dtype dtype, const std::vector<float>& values) {
+  switch (dtype) {
+    case Dtype::kF64: return bytes_as<double>(values, [](float v) { return double{v}; });
+    case Dtype::kBf16:
+      return bytes_as<uint16_t>(
+          values, [](float v) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(v) >> 16); });
+    case Dtype::kF16:  // for values in its normal range; mantissa cut
+      return bytes_as<uint16_t>(values, [](float v) {
+        const auto bits = std::bit_cast<uint32_t>(v);
+        const uint32_t magnitude = (bits & 0x7fffffff) < 0x38800000 ? 0 : ((bits & 0x7fffffff) - 0x38000000) >> 13;
+        return static_cast<uint16_t>((bits >> 16 & 0x8000) | magnitude);
+      });
+    default: return bytes_as<float>(values, [](float v) { return v; });
+  }
+}
+
+void write_file(const std::string& path, const std::vector<NamedTensor>& tensors,
+                const Metadata& metadata = {}) {
+  std::vector<TensorInfo> infos;
+  for (const NamedTensor& tensor : tensors) {
+    infos.push_back({tensor.name, tensor.dtype, tensor.shape, 0, 0});
+  }
+  SafetensorsWriter writer(path, infos, metadata);
+  for (const NamedTensor& tensor : tensors) {
+    const std::string bytes = encode(tensor.dtype, tensor.values);
+    writer.write(tensor.name, 0, std::as_bytes(std::span(bytes)));
+  }
+  writer.commit();
+}
+
+std::string tensor_bytes_of(const std::string& path, const std::string& name) {
+  const Checkpoint checkpoint = Checkpoint::open(path);
+  for (const ShardedTensor& tensor : checkpoint.tensors()) {
+    if (tensor.info.name != name) continue;
+    std::string bytes(tensor.info.bytes(), '\0');
+    checkpoint.read(tensor, 0, std::as_writable_bytes(std::span(bytes)));
+    return bytes;
+  }
+  ADD_FAILURE() << path << " has no tensor " << name;
+  return "";
+}
+
+std::vector<float> floats_of(const std::string& path, const std::string& name) {
+  const std::string bytes = tensor_bytes_of(path, name);
+  std::vector<float> values(bytes.size() / 4);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// A model with one of everything that `mask` tells apart.
+std::string write_model(const Folder& folder) {
+  const std::string path = folder / "model.safetensors";
+  write_file(path, {{"fc1.weight", Dtype::kF32, {24, 40}, gaussian(960, 1)},
+                    {"fc1.bias", Dtype::kF32, {24}, gaussian(24, 2)},
+                    {"conv.weight", Dtype::kF32, {16, 8, 3, 3}, gaussian(1152, 3)},
+                    {"half.weight", Dtype::kF16, {8, 16}, gaussian(128, 4)},
+                    {"brain.weight", Dtype::kBf16, {9, 17}, gaussian(153, 5)},
+                    {"double.weight", Dtype::kF64, {12, 12}, gaussian(144, 6)},
+                    {"embed_tokens.weight", Dtype::kF32, {16, 16}, gaussian(256, 7)},
+                    {"norm.weight", Dtype::kF32, {4, 4}, gaussian(16, 8)}},
+             {{"author", "somebody"}});
+  return path;
+}
+
+void expect_one_line(const Outcome& outcome, int code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(outcome.code, code) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_TRUE(outcome.err.starts_with("weft: ")) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  for (const std::string& part : parts) {
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " is not in: " << outcome.err;
+  }
+}
+
+TEST(Help, TeachesEveryCommandWithExamples) {
+  for (const char* command : {"mask", "check", "info", "ladder", "diversity", "solvers", "synth"}) {
+    const Outcome help = run({command, "--help"});
+    EXPECT_EQ(help.code, 0) << command;
+    EXPECT_NE(help.out.find("Examples:\n  weft " + std::string(command)), std::string::npos);
+  }
+  EXPECT_EQ(run({"bench", "solve", "--help"}).code, 0);
+  EXPECT_NE(run({"--help"}).out.find("diversity"), std::string::npos);
+  EXPECT_TRUE(run({"--version"}).out.starts_with("weft 0."));
+}
+
+TEST(Usage, WrongCommandLinesAreOneLineAndExitCode2) {
+  const Folder folder;
+  const std::string model = write_model(folder), out = folder / "out.safetensors";
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"nonsense"},
+      {"mask"},
+      {"mask", model, out},
+      {"mask", model, out, "--pattern", "4:2"},
+      {"mask", model, out, "--pattern", "0:4"},
+      {"mask", model, out, "--pattern", "2:4x3"},
+      {"mask", model, out, "--pattern", "abc"},
+      {"mask", model, out, "--pattern", "2:4", "--solver", "exact"},
+      {"mask", model, out, "--pattern", "2:4", "--solver", "magnitude", "--transposable"},
+      {"mask", model, out, "--pattern", "2:4", "--solver", "oracle"},
+      {"mask", model, out, "--pattern", "2:4", "--threads", "0"},
+      {"mask", model, out, "--pattern", "2:4", "--unknown"},
+      {"mask", model, out, "--pattern", "2:4", "--masks", out},
+      {"mask", model, out, "--pattern", "2:4", "--masks", model},
+      {"check", model},
+      {"check", model, "--pattern", "2:4", "--axis", "up"},
+      {"diversity", "--pattern", "2:4"},
+      {"diversity", "--pattern", "2:4", "--shape", "8"},
+      {"diversity", "--pattern", "2:4", "--shape", "0x8"},
+      {"diversity", "--pattern", "2:4", "--shape", "99999999999x99999999999"},
+      {"bench"},
+      {"bench", "solve", "--pattern", "9:2"},
+      {"bench", "solve", "--solver", "oracle"},
+      {"synth"},
+  };
+  for (const auto& args : wrong) {
+    SCOPED_TRACE(json(args).dump());
+    expect_one_line(run(args), 2, {"--help"});
+  }
+  EXPECT_EQ(folder.names(), std::set<std::string>{"model.safetensors"});
+}
+
+TEST(Usage, AForcedInstructionSetThatIsNotThereIsAnError) {
+  ::setenv("WEFT_ISA", "avx9", 1);
+  expect_one_line(run({"solvers"}), 1, {"WEFT_ISA", "avx9"});
+  ::unsetenv("WEFT_ISA");
+}
+
+TEST(Mask, ReportsAndWritesWhatItPromises) {
+  const Folder folder;
+  const std::string model = write_model(folder), out = folder / "out.safetensors";
+  const Outcome outcome = run({"mask", model, out, "--pattern", "2:4", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json report = outcome.json();
+  EXPECT_EQ(report["pattern"], "2:4");
+  EXPECT_EQ(report["transposable"], false);
+  EXPECT_EQ(report["solver"], "magnitude");
+  std::set<std::string> masked, skipped;
+  for (const json& tensor : report["tensors"]) {
+    masked.insert(tensor["name"]);
+    EXPECT_EQ(tensor["gap"], 0.0);
+    EXPECT_GE(tensor["seconds"], 0.0);
+  }
+  for (const json& tensor : report["skipped"]) {
+    skipped.insert(tensor["name"]);
+    EXPECT_NE(tensor["reason"], "");
+  }
+  EXPECT_EQ(masked, (std::set<std::string>{"fc1.weight", "conv.weight", "half.weight",
+                                           "brain.weight", "double.weight"}));
+  EXPECT_EQ(skipped,
+            (std::set<std::string>{"fc1.bias", "embed_tokens.weight", "norm.weight"}));
+
+  double score = 0, total = 0;
+  const auto before = floats_of(model, "fc1.weight"), after = floats_of(out, "fc1.weight");
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(after[i] == 0 || std::bit_cast<uint32_t>(after[i]) == std::bit_cast<uint32_t>(before[i]));
+    score += std::abs(double{after[i]});
+    total += std::abs(double{before[i]});
+  }
+  const json& fc1 = report["tensors"][0];
+  EXPECT_EQ(fc1["shape"], json({24, 40}));
+  EXPECT_EQ(fc1["density"], 0.5);
+  EXPECT_NEAR(fc1["score"].get<double>(), score, 1e-9);
+  EXPECT_NEAR(fc1["retained_l1"].get<double>(), score / total, 1e-12);
+  EXPECT_EQ(tensor_bytes_of(model, "embed_tokens.weight"),
+            tensor_bytes_of(out, "embed_tokens.weight"));
+  EXPECT_EQ(Checkpoint::open(out).shard(0).header().metadata.at("author"), "somebody");
+}
+
+TEST(Mask, OfEverySolverAndPatternPassesCheckWithoutFlags) {
+  const Folder folder;
+  const std::string model = write_model(folder);
+  for (const Solver& solver : solvers()) {
+    for (const char* pattern : {"2:4", "1:4", "4:8", "3:5", "2:4x2", "1:16", "8:16"}) {
+      SCOPED_TRACE(fmt::format("{} {}", solver.name, pattern));
+      const std::string out = folder / "out.safetensors";
+      std::vector<std::string> args = {"mask", model, out, "--pattern", pattern,
+                                       "--solver", std::string(solver.name)};
+      if (solver.transposable) args.push_back("--transposable");
+      const Outcome masked = run(args);
+      ASSERT_EQ(masked.code, 0) << masked.err;
+      const Outcome checked = run({"check", out, "--json"});
+      EXPECT_EQ(checked.code, 0) << checked.out;
+      const json report = checked.json();
+      EXPECT_EQ(report["pattern"], pattern);
+      EXPECT_EQ(report["valid"], true);
+      EXPECT_EQ(report["tensors"].size(), 5u);
+      EXPECT_EQ(report["tensors"][0]["groups_out"].is_null(), !solver.transposable);
+    }
+  }
+}
+
+TEST(Mask, IsTheSameFileForAnyNumberOfThreads) {
+  const Folder folder;
+  const std::string model = write_model(folder);
+  for (const char* flag : {"--json", "--transposable"}) {
+    const std::string one = folder / "one.safetensors", two = folder / "two.safetensors";
+    ASSERT_EQ(run({"mask", model, one, "--pattern", "4:8", flag, "--threads", "1"}).code, 0);
+    ASSERT_EQ(run({"mask", model, two, "--pattern", "4:8", flag, "--threads", "2"}).code, 0);
+    EXPECT_EQ(read_text(one), read_text(two));
+  }
+}
+
+TEST(Mask, MasksFileHoldsTheMasks) {
+  const Folder folder;
+  const std::string model = write_model(folder), out = folder / "out.safetensors";
+  const std::string masks = folder / "masks.safetensors";
+  ASSERT_EQ(run({"mask", model, out, "--pattern", "2:4", "--masks", masks}).code, 0);
+  const std::string mask = tensor_bytes_of(masks, "conv.weight");
+  const auto weights = floats_of(out, "conv.weight");
+  ASSERT_EQ(mask.size(), weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) EXPECT_EQ(mask[i] == 1, weights[i] != 0) << i;
+  EXPECT_EQ(run({"check", masks}).code, 0);
+}
+
+TEST(Mask, GreedySolversCarryACertifiedGap) {
+  const Folder folder;
+  const std::string model = write_model(folder), out = folder / "out.safetensors";
+  const auto masked = [&](const char* solver) {
+    return run({"mask", model, out, "--pattern", "4:8", "--transposable", "--solver", solver,
+                "--include", "fc1.weight", "--json"}).json()["tensors"][0];
+  };
+  const json exact = masked("exact"), greedy = masked("greedy-keep");
+  EXPECT_EQ(exact["gap"], 0.0);
+  const double optimum = exact["score"], kept = greedy["score"], gap = greedy["gap"];
+  EXPECT_GE(gap, (optimum - kept) / optimum - 1e-12) << "the bound is below the optimum";
+  EXPECT_LT(gap, 0.1);
+}
+
+TEST(Mask, IncludeAndExcludeSelectByName) {
+  const Folder folder;
+  const std::string model = write_model(folder), out = folder / "out.safetensors";
+  const json included = run({"mask", model, out, "--pattern", "2:4", "--include",
+                             "embed|norm|bias", "--json"}).json();
+  ASSERT_EQ(included["tensors"].size(), 2u);
+  EXPECT_EQ(included["tensors"][0]["name"], "embed_tokens.weight");
+  EXPECT_EQ(included["skipped"][1]["reason"], "1 dimension: weights have 2 or 4");
+  const json excluded = run({"mask", model, out, "--pattern", "2:4", "--exclude", "^conv|half",
+                             "--json"}).json();
+  EXPECT_EQ(excluded["tensors"].size(), 3u);
+  expect_one_line(run({"mask", model, out, "--pattern", "2:4", "--include", "(["}), 1,
+                  {"--include", "(["});
+  expect_one_line(run({"mask", model, out, "--pattern", "2:4", "--include", "nothing"}), 1,
+                  {"no tensor to mask"});
+}
+
+TEST(Mask, KeepsThePromisesOfTensorsThatItLeavesAlone) {
+  const Folder folder;
+  const std::string model = write_model(folder), out = folder / "out.safetensors";
+  ASSERT_EQ(run({"mask", model, out, "--pattern", "2:4", "--include", "fc1.weight"}).code, 0);
+  ASSERT_EQ(run({"mask", out, out, "--pattern", "1:4", "--include", "conv"}).code, 0);
+  const json report = run({"check", out, "--json"}).json();
+  ASSERT_EQ(report["tensors"].size(), 2u);
+  EXPECT_EQ(report["tensors"][0]["pattern"], "2:4");
+  EXPECT_EQ(report["tensors"][1]["pattern"], "1:4");
+  EXPECT_TRUE(report["pattern"].is_null());
+}
+
+TEST(Mask, RefusesWeightsThatAreNotFiniteAndLeavesNothing) {
+  const Folder folder;
+  const std::string in = folder / "in.safetensors";
+  auto weights = gaussian(8 * 8 * 3 * 3);
+  weights[(2 * 8 + 5) * 9 + 4] = std::numeric_limits<float>::quiet_NaN();
+  write_file(in, {{"conv.weight", Dtype::kF32, {8, 8, 3, 3}, weights}});
+  expect_one_line(run({"mask", in, folder / "out.safetensors", "--pattern", "2:4", "--masks",
+                       folder / "masks.safetensors"}),
+                  1, {"in.safetensors", "conv.weight", "[2, 5, 1, 1]", "nan"});
+  weights[(2 * 8 + 5) * 9 + 4] = -std::numeric_limits<float>::infinity();
+  write_file(in, {{"conv.weight", Dtype::kF32, {8, 8, 3, 3}, weights}});
+  expect_one_line(run({"mask", in, folder / "out.safetensors", "--pattern", "2:4"}), 1,
+                  {"conv.weight", "-inf"});
+  EXPECT_EQ(folder.names(), std::set<std::string>{"in.safetensors"});
+}
+
+TEST(Mask, FailsCleanlyWhereItCannotReadOrWrite) {
+  const Folder folder;
+  const std::string model = write_model(folder);
+  expect_one_line(run({"mask", folder / "none.safetensors", folder / "o", "--pattern", "2:4"}), 1,
+                  {"none.safetensors"});
+  expect_one_line(run({"mask", model, folder / "no/such/o.safetensors", "--pattern", "2:4"}), 1,
+                  {"no/such/o.safetensors"});
+  expect_one_line(run({"mask", model, folder.path().string(), "--pattern", "2:4"}), 1,
+                  {"not a regular file"});
+  expect_one_line(run({"mask", model, "/dev/full", "--pattern", "2:4"}), 1,
+                  {"/dev/full", "not a regular file"});
+  std::ofstream(folder / "broken.safetensors") << "no checkpoint";
+  expect_one_line(run({"check", folder / "broken.safetensors", "--pattern", "2:4"}), 1,
+                  {"broken.safetensors"});
+  EXPECT_EQ(folder.names(), (std::set<std::string>{"model.safetensors", "broken.safetensors"}));
+}
+
+TEST(Mask, ASignalLeavesNothingBehind) {
+  const Folder folder;
+  ASSERT_EQ(run({"synth", folder / "big.safetensors", "--width", "512", "--layers", "8"}).code, 0);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Program program({"mask", folder / "big.safetensors", folder / "out.safetensors", "--pattern",
+                     "16:32", "--transposable", "--solver", "flow"});
+    const auto begun = [&] { return folder.names().size() > 1; };  // its temporary file is there
+    for (int i = 0; i < 1000 && !begun(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ASSERT_TRUE(begun());
+    ::kill(program.pid(), signal);
+    EXPECT_EQ(program.wait().code, 128 + signal);
+    EXPECT_EQ(folder.names(), std::set<std::string>{"big.safetensors"});
+  }
+}
+
+TEST(Mask, MemoryDoesNotGrowWithTheCheckpoint) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer's own memory hides what is measured";
+  const Folder folder;
+  ASSERT_EQ(run({"synth", folder / "big.safetensors", "--width", "1024", "--size", "300MB"}).code, 0);
+  const Outcome masked = run({"mask", folder / "big.safetensors", folder / "out.safetensors",
+                              "--pattern", "2:4", "--transposable"});
+  ASSERT_EQ(masked.code, 0) << masked.err;
+  EXPECT_LT(masked.peak_bytes, 120'000'000) << "of a checkpoint of 300 MB";
+}
+
+TEST(Mask, ShardedInShardedOut) {
+  const Folder folder;
+  fs::create_directory(folder / "in");
+  write_file(folder / "in/model-1.safetensors", {{"a.weight", Dtype::kF32, {8, 8}, gaussian(64)}});
+  write_file(folder / "in/model-2.safetensors", {{"b.weight", Dtype::kF32, {8, 8}, gaussian(64, 1)},
+                                                 {"b.bias", Dtype::kF32, {8}, gaussian(8)}});
+  std::ofstream(folder / "in/model.safetensors.index.json")
+      << R"({"metadata": {"total_size": 544}, "weight_map": {"a.weight": "model-1.safetensors",)"
+      << R"("b.weight": "model-2.safetensors", "b.bias": "model-2.safetensors"}})";
+  ASSERT_EQ(run({"mask", folder / "in", folder / "out", "--pattern", "2:4"}).code, 0);
+  EXPECT_EQ(run({"check", folder / "out"}).code, 0);
+  const json index = json::parse(read_text(folder / "out/model.safetensors.index.json"));
+  EXPECT_EQ(index["metadata"]["total_size"], 544);
+  EXPECT_EQ(index["weight_map"]["b.bias"], "model-2.safetensors");
+  EXPECT_EQ(tensor_bytes_of(folder / "in", "b.bias"), tensor_bytes_of(folder / "out", "b.bias"));
+  expect_one_line(run({"mask", folder / "in", folder / "o.safetensors", "--pattern", "2:4"}), 1,
+                  {"sharded"});
+}
+
+TEST(Check, FindsTheFirstWeightTooMany) {
+  const Folder folder;
+  const std::string file = folder / "f.safetensors";
+  std::vector<float> weights(8 * 8, 0.0F);
+  weights[3 * 8 + 4] = weights[3 * 8 + 5] = 1;  // 2 of 4 along inputs: legal
+  weights[3 * 8 + 7] = 1;                       // the third
+  weights[5 * 8 + 0] = -0.0F;                   // a zero all the same
+  write_file(file, {{"x.weight", Dtype::kF32, {8, 8}, weights}});
+  const Outcome in = run({"check", file, "--pattern", "2:4", "--json"});
+  EXPECT_EQ(in.code, 1);
+  const json x = in.json()["tensors"][0];
+  EXPECT_EQ(in.json()["valid"], false);
+  EXPECT_EQ(x["groups_in"], 16);
+  EXPECT_EQ(x["violations_in"], 1);
+  EXPECT_TRUE(x["groups_out"].is_null() && x["violations_out"].is_null());
+  EXPECT_EQ(x["first_violation"]["index"], json({3, 7}));
+  EXPECT_EQ(x["first_violation"]["axis"], "in");
+  EXPECT_EQ(x["density"], 3.0 / 64);
+  EXPECT_EQ(run({"check", file, "--pattern", "2:4", "--axis", "out"}).code, 0);
+  EXPECT_EQ(run({"check", file, "--pattern", "3:4", "--axis", "both"}).code, 0);
+  EXPECT_NE(run({"check", file, "--pattern", "2:4"}).out.find("FAILS at [3, 7] (in)"),
+            std::string::npos);
+}
+
+TEST(Check, StrictRefusesShortGroups) {
+  const Folder folder;
+  const std::string file = folder / "f.safetensors";
+  write_file(file, {{"x.weight", Dtype::kF32, {4, 6}, std::vector<float>(24, 0.0F)}});
+  EXPECT_EQ(run({"check", file, "--pattern", "2:4"}).code, 0);
+  EXPECT_EQ(run({"check", file, "--pattern", "2:4", "--strict"}).code, 1);
+  EXPECT_EQ(run({"check", file, "--pattern", "2:4", "--strict", "--axis", "out"}).code, 0);
+}
+
+TEST(Check, SharedPatternsMustReallyBeShared) {
+  const Folder folder;
+  const std::string file = folder / "f.safetensors";
+  std::vector<float> weights(8 * 4, 0.0F);
+  for (size_t r = 0; r < 8; ++r) weights[r * 4] = weights[r * 4 + (r < 4 ? 1 : 2)] = 1;
+  write_file(file, {{"x.weight", Dtype::kF32, {8, 4}, weights}});
+  EXPECT_EQ(run({"check", file, "--pattern", "2:4"}).code, 0);
+  const json report = run({"check", file, "--pattern", "2:4x2", "--json"}).json();
+  EXPECT_EQ(report["valid"], false);
+  EXPECT_EQ(report["tensors"][0]["groups_in"], 4);
+  EXPECT_EQ(report["tensors"][0]["violations_in"], 4);
+}
+
+TEST(Check, ListsWhatItDoesNotTest) {
+  const Folder folder;
+  const json report = run({"check", write_model(folder), "--pattern", "4:4", "--json"}).json();
+  EXPECT_EQ(report["tensors"].size(), 5u);
+  EXPECT_EQ(report["skipped"].size(), 3u);
+  const std::string bias = folder / "bias.safetensors";
+  write_file(bias, {{"bias", Dtype::kF32, {4}, gaussian(4)}});
+  expect_one_line(run({"check", bias, "--pattern", "2:4"}), 1, {"no tensor to check", "bias"});
+}
+
+TEST(Info, NamesTheTightestPatterns) {
+  const Folder folder;
+  const std::string model = write_model(folder), out = folder / "out.safetensors";
+  ASSERT_EQ(run({"mask", model, out, "--pattern", "2:4", "--transposable"}).code, 0);
+  const json report = run({"info", out, "--json"}).json();
+  EXPECT_EQ(report["tensors"].size(), 8u);
+  EXPECT_EQ(report["tensors"][0]["dtype"], "F32");
+  EXPECT_EQ(report["tensors"][0]["density"], 0.5);
+  EXPECT_EQ(report["tensors"][0]["patterns_in"], json({"2:4"}));
+  EXPECT_EQ(report["tensors"][0]["patterns_out"], json({"2:4"}));
+  EXPECT_EQ(report["metadata"]["author"], "somebody");
+  EXPECT_EQ(run({"info", model}).code, 0);
+}
+
+TEST(Diversity, CountsExactlyAndShowsThePaperBesideIt) {
+  const json counted = run({"diversity", "--pattern", "4:8", "--shape", "8x8", "--json"}).json();
+  EXPECT_NEAR(counted["log2_transposable"], std::log2(116963796250.0), 1e-9);
+  EXPECT_NEAR(counted["log2_nm"], 8 * std::log2(70.0), 1e-9);
+  EXPECT_NEAR(counted["log2_unstructured"], std::log2(1.832624140942591e18), 1e-9);
+  EXPECT_NEAR(counted["log2_transposable_paper"], std::log2(1.755756e13), 1e-4);
+  const Folder folder;
+  const json model =
+      run({"diversity", "--pattern", "2:4", "--checkpoint", write_model(folder), "--json"}).json();
+  EXPECT_EQ(model["weights"], 24 * 40 + 16 * 8 * 9 + 8 * 16 + 9 * 17 + 12 * 12);
+  EXPECT_EQ(run({"diversity"}).code, 0);
+}
+
+TEST(Ladder, StandsInTheOrderOfTheTheorems) {
+  const Folder folder;
+  const json report = run({"ladder", write_model(folder), "--json"}).json();
+  const auto kept = [&](const std::string& structure, bool transposable, const json& solver) {
+    for (const json& rung : report["ladder"]) {
+      if (rung["structure"] == structure && rung["transposable"] == transposable &&
+          rung["solver"] == solver) {
+        return rung["retained_l1"].get<double>();
+      }
+    }
+    ADD_FAILURE() << structure << " is not on the ladder";
+    return 0.0;
+  };
+  EXPECT_GE(kept("unstructured", false, nullptr), kept("4:8", false, "magnitude"));
+  EXPECT_GE(kept("4:8", false, "magnitude"), kept("2:4", false, "magnitude"));
+  EXPECT_GE(kept("4:8", true, "exact"), kept("2:4", true, "exact"));
+  EXPECT_GE(kept("2:4", true, "exact"), kept("2:4x2", true, "exact"));
+}
+
+TEST(Bench, SolvePrintsRecords) {
+  const Outcome outcome = run({"bench", "solve", "--size", "64", "--rounds", "2", "--pattern", "2:4",
+                               "--pattern", "4:8", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json records = outcome.json();
+  EXPECT_EQ(records.size(), 2 * solvers().size());
+  for (const json& record : records) {
+    for (const char* key : {"solver", "pattern", "transposable", "mweights_per_s", "ratio_to_flow"}) {
+      EXPECT_TRUE(record.contains(key)) << key;
+    }
+    EXPECT_GT(record["mweights_per_s"], 0.0);
+  }
+}
+
+TEST(Output, APipeGetsNoControlCharactersAndAFullDiskIsAnError) {
+  const Folder folder;
+  const std::string model = write_model(folder);
+  const Outcome outcome = run({"mask", model, folder / "o.safetensors", "--pattern", "2:4"});
+  EXPECT_EQ(outcome.err, "");
+  for (const char c : outcome.out) EXPECT_TRUE(c == '\n' || static_cast<unsigned char>(c) >= 32);
+  const Outcome full = run({"info", model}, "/dev/full");
+  EXPECT_EQ(full.code, 1);
+  EXPECT_EQ(full.err, "weft: cannot write to standard output\n");
+}
+
+}  // namespace
+}  // namespace weft::test
