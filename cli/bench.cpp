@@ -52,6 +52,7 @@ class BenchSolveCommand : public Command {
       progress.add(reached - done);
       done = reached;
     });
+    progress.finish();
     json_ ? report_json(records) : report(records);
     return 0;
   }

@@ -77,6 +77,7 @@ class CheckCommand : public Command {
         checked_.push_back(check(checkpoint, tensor, progress));
       }
     }
+    progress.finish();
     WEFT_CHECK(!checked_.empty(), "{}: no tensor to check: {}", file_,
                skipped_.empty() ? "the file has none"
                                 : fmt::format("'{}' is skipped: {}", printable(skipped_[0].name),

@@ -95,9 +95,15 @@ class DiversityCommand : public Command {
     add(pattern.str() + " transposable", total_.log2_transposable,
         total_.transposable_exact ? "exact" : "estimate: too many to count");
     add(pattern.str() + " transposable", total_.log2_transposable_paper,
-        "as the paper has it: an over-count unless keep is 1");
+        fmt::format("the paper's formula: {}", paper_verdict()));
     print(table.str());
     print_skipped(skipped_);
+  }
+
+  std::string paper_verdict() const {
+    const double excess = total_.log2_transposable_paper - total_.log2_transposable;
+    if (std::abs(excess) < 1e-6 * std::abs(total_.log2_transposable)) return "right here";
+    return excess > 0 ? "an over-count" : "an under-count here";
   }
 
   void report_json() const {
@@ -161,7 +167,7 @@ void add_diversity(CLI::App& app, std::unique_ptr<Command>& chosen) {
       "  weft diversity --pattern 2:4 --checkpoint model.safetensors --json\n"
       "\n"
       "Figures are log2, so that they add up over layers. The paper's formula for transposable\n"
-      "masks over-counts; docs/masks.md says by how much and what follows.");
+      "masks is no count; docs/masks.md says by how much it is off and what follows.");
 }
 
 }  // namespace weft::cli

@@ -44,9 +44,12 @@ TensorFacts examine(const Checkpoint& checkpoint, const ShardedTensor& tensor, P
   MostPerGroup most_in{}, most_out{};
   int64_t nonzero = 0;
   for_each_band(checkpoint, flat, kReportedGroups.back(), [&](const Band& band) {
-    WeightShape shape = weights ? WeightShape::of(info.shape) : WeightShape{0, 1, 1};
-    shape.outs = band.rows;
-    const Mask mask = nonzero_mask(info.dtype, band.bytes, band.rows, shape.cols());
+    WeightShape shape{1, band.rows, 1};
+    if (weights) {
+      shape = WeightShape::of(info.shape);
+      shape.outs = band.rows;
+    }
+    const Mask mask = nonzero_mask(info.dtype, band.bytes, shape.outs, shape.cols());
     nonzero += mask.count();
     if (weights) {
       take_larger(most_in, most_per_group_in(mask, shape));
@@ -95,6 +98,7 @@ class InfoCommand : public Command {
                          {"patterns_in", facts.patterns_in},
                          {"patterns_out", facts.patterns_out}});
     }
+    progress.finish();
     Json metadata = Json::object();
     for (size_t i = 0; i < checkpoint.shard_count(); ++i) {
       for (const auto& [key, value] : checkpoint.shard(i).header().metadata) metadata[key] = value;

@@ -70,6 +70,7 @@ class LadderCommand : public Command {
       }
       progress.add(tensor.info.bytes());
     }
+    progress.finish();
     WEFT_CHECK(climbed_ > 0, "{}: no weights that `weft mask` would select", file_);
     std::stable_sort(rungs_.begin(), rungs_.end(), [](const Rung& a, const Rung& b) {
       return a.retained.kept > b.retained.kept;

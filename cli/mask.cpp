@@ -74,6 +74,7 @@ class MaskCommand : public Command {
     writer.sync();
     if (masks) masks->commit();
     writer.commit();
+    progress.finish();
     report(solver);
     return 0;
   }

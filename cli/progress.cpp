@@ -10,8 +10,9 @@ namespace weft::cli {
 Progress::Progress(std::string label, uint64_t total)
     : label_(std::move(label)), total_(total), terminal_(::isatty(STDERR_FILENO) == 1) {}
 
-Progress::~Progress() {
+void Progress::finish() {
   if (drawn_) fmt::print(stderr, "\r\033[K");
+  drawn_ = false;
 }
 
 void Progress::add(uint64_t done) {

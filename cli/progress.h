@@ -10,9 +10,10 @@ namespace weft::cli {
 class Progress {
  public:
   Progress(std::string label, uint64_t total);
-  ~Progress();  // wipes the bar
+  ~Progress() { finish(); }
 
   void add(uint64_t done);
+  void finish();  // wipes the bar; called before anything is printed
 
  private:
   using Clock = std::chrono::steady_clock;

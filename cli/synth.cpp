@@ -73,6 +73,7 @@ class SynthCommand : public Command {
       write_tensor(tensors[i], Rng(seed_, i), writer, progress);
     }
     writer.commit();
+    progress.finish();
     print(fmt::format("{}: {} tensors, {}\n", out_, tensors.size(), bytes_text(bytes)));
     return 0;
   }

@@ -9,9 +9,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -401,10 +401,6 @@ TEST(Header, RefusesToWriteWhatItWouldNotRead) {
   EXPECT_TRUE(contains(refused({tensor("b", Dtype::kF32, {kLargest, 4})}, {}), "overflows"));
   EXPECT_NE(refused({tensor("b", Dtype::kF32, {-1, 0})}, {}), "(no Error)");
   EXPECT_NE(refused({tensor("b", Dtype::kF32, {-2, -2})}, {}), "(no Error)");
-  const TensorInfo half = tensor("b", Dtype::kU8, {kLargest});
-  EXPECT_NE(refused({half, tensor("c", Dtype::kU8, {kLargest}), tensor("d", Dtype::kU8, {8})}, {}),
-            "(no Error)")
-      << "the sizes of several tensors overflow together";
 }
 
 TEST(Header, CountsTheElementsOfEmptyTensorsOfVastShape) {
@@ -822,6 +818,20 @@ TEST(CheckpointWriter, MissingBytesLeaveTheOldCheckpointWhole) {
   expect_copy(folder / "in" / kIndexName, model);
 }
 
+// Some shards are new and some are old then: no index may lead to that mixture.
+TEST(CheckpointWriter, ACommitThatFailsHalfwayLeavesNoIndex) {
+  const ScratchFolder folder;
+  write_sharded(folder / "in");
+  const Checkpoint from = Checkpoint::open(folder / "in");
+  CheckpointWriter writer(folder / "in", from, {});
+  copy_all(writer, from);
+  fs::remove(folder / "in/model-00002-of-00003.safetensors");
+  fs::create_directory(folder / "in/model-00002-of-00003.safetensors");  // cannot be renamed over
+  const std::string message = message_of([&] { writer.commit(); });
+  EXPECT_TRUE(contains(message, "model-00002-of-00003.safetensors")) << message;
+  EXPECT_FALSE(fs::exists(folder / "in" / kIndexName));
+}
+
 TEST(CheckpointWriter, RefusesTargetsThatDoNotFit) {
   const ScratchFolder folder;
   write_sharded(folder / "in");
@@ -842,14 +852,13 @@ TEST(CheckpointWriter, RefusesTargetsThatDoNotFit) {
   EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"file", "in"}));
 }
 
-// The largest models in use have some hundred thousand tensors: whatever grows with the square of
-// that takes minutes instead of a fraction of a second.
-TEST(CheckpointWriter, TimeGrowsWithTheNumberOfTensorsAndNotItsSquare) {
+// Processor time to open a checkpoint of so many tensors and to write it with a plan for each.
+double seconds_for(int tensors) {
   const ScratchFolder folder;
   fs::create_directory(folder / "in");
   std::string json = "{", map;
   SparsityPlan plan;
-  for (int i = 0; i < 60'000; ++i) {
+  for (int i = 0; i < tensors; ++i) {
     const std::string name = fmt::format("model.layers.{}.experts.{}.weight", i / 256, i % 256);
     const char* comma = i == 0 ? "" : ",";
     json +=
@@ -860,13 +869,19 @@ TEST(CheckpointWriter, TimeGrowsWithTheNumberOfTensorsAndNotItsSquare) {
   put(folder / "in/a.safetensors", safetensors(json + "}", ""));
   put(folder / "in/a.index.json", "{\"weight_map\":{" + map + "}}");
 
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const Checkpoint from = Checkpoint::open(folder / "in");
-  CheckpointWriter writer(folder / "out", from, plan);
-  writer.commit();
-  EXPECT_EQ(Checkpoint::open(folder / "out").plan().tensors.size(), 60'000u);
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(taken.count(), 10) << "seconds";
+  CheckpointWriter(folder / "out", from, plan).commit();
+  EXPECT_EQ(Checkpoint::open(folder / "out").plan().tensors.size(), plan.tensors.size());
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+}
+
+// The largest models in use have some hundred thousand tensors: whatever grows with the square of
+// that takes minutes instead of a second. Eight times the tensors should take eight times as long;
+// with ordered_json, or with a callback of the JSON parser, they took forty times.
+TEST(CheckpointWriter, TimeGrowsWithTheNumberOfTensorsAndNotItsSquare) {
+  const double few = seconds_for(5'000), many = seconds_for(40'000);
+  EXPECT_LT(many, 20 * few) << "seconds: " << few << " for 5000 tensors, " << many << " for 40000";
 }
 
 // ---- SparsityPlan

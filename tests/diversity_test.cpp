@@ -185,6 +185,9 @@ TEST(Diversity, GivesThePapersFormulaBesideTheCount) {
   // 10! 9! = 1316818944000 of 1371785398200: at low density it counts too few.
   EXPECT_EQ(count_transposable(10, 2), "1371785398200");
   EXPECT_NEAR(paper(2, 10), std::log2(1316818944000.0), 1e-9);
+  for (int group = 10; group <= 64; group += 6) {
+    EXPECT_LT(paper(2, group), log2_decimal(*count_transposable(group, 2))) << "2:" << group;
+  }
 }
 
 TEST(Diversity, AddsUpOverTilesAndLayers) {

@@ -43,7 +43,7 @@ enum class Kind {
   kZeros,      // 0.0 and -0.0
   kEqual,      // 1 and -1
   kWide,       // 1e-30 ... 1e30
-  kDominant,   // one weight in sixteen outweighs all others
+  kDominant,   // about one weight in sixteen outweighs all others
   kNearTies,   // 1 and the next two numbers
   kSubnormal,  // 0 ... 5 times the smallest number
 };
@@ -66,7 +66,8 @@ inline bool sums_exactly(Kind kind) {
 
 template <typename T>
 T draw(Kind kind, const Rng& rng, uint64_t index) {
-  const double sign = (rng.words(index)[3] & 1) != 0 ? -1.0 : 1.0;  // uniform() reads words 0, 1
+  const auto words = rng.words(index);  // of which uniform() reads the first two
+  const double sign = (words[3] & 1) != 0 ? -1.0 : 1.0;
   const double uniform = rng.uniform(index);
   switch (kind) {
     case Kind::kGaussian: return static_cast<T>(rng.normal(index));
@@ -74,7 +75,7 @@ T draw(Kind kind, const Rng& rng, uint64_t index) {
     case Kind::kZeros: return static_cast<T>(sign * 0.0);
     case Kind::kEqual: return static_cast<T>(sign);
     case Kind::kWide: return static_cast<T>(sign * std::pow(10.0, 60 * uniform - 30));
-    case Kind::kDominant: return static_cast<T>(sign * (index % 16 == 5 ? 1e6 : uniform));
+    case Kind::kDominant: return static_cast<T>(sign * (words[2] % 16 == 0 ? 1e6 : uniform));
     case Kind::kNearTies:
       return static_cast<T>(sign) *
              (T{1} + std::floor(static_cast<T>(uniform) * 3) * std::numeric_limits<T>::epsilon());

@@ -1,6 +1,8 @@
 #include "weft/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <set>
 #include <unordered_set>
@@ -13,7 +15,7 @@ namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;  // not ordered_json, where every insertion looks at all the others
 
 constexpr std::string_view kIndexEnding = ".index.json";
 constexpr uint64_t kMaxIndexBytes = 32'000'000;
@@ -21,10 +23,13 @@ constexpr size_t kCopyBytes = size_t{8} << 20;
 
 std::vector<fs::path> files_ending_in(const fs::path& folder, std::string_view ending) {
   std::vector<fs::path> found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.ends_with(ending) && !name.starts_with('.')) found.push_back(entry.path());
+  std::error_code failure;
+  for (fs::directory_iterator entry(folder, failure); !failure && entry != fs::directory_iterator();
+       entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
+    if (name.ends_with(ending) && !name.starts_with('.')) found.push_back(entry->path());
   }
+  WEFT_CHECK(!failure, "{}: cannot read the folder: {}", folder.string(), failure.message());
   return found;
 }
 
@@ -42,22 +47,26 @@ fs::path entry_of_folder(const fs::path& folder) {
 
 std::string read_index_text(const fs::path& path) {
   std::error_code failure;
-  WEFT_CHECK(fs::is_regular_file(path, failure), "{}: cannot open: not a regular file",
-             path.string());
+  const bool regular = fs::is_regular_file(path, failure);
+  WEFT_CHECK(!failure, "{}: cannot open: {}", path.string(), failure.message());
+  WEFT_CHECK(regular, "{}: cannot open: not a regular file", path.string());
   const uint64_t bytes = fs::file_size(path, failure);
   WEFT_CHECK(!failure && bytes <= kMaxIndexBytes, "{}: an index has at most {} bytes",
              path.string(), kMaxIndexBytes);
   std::ifstream file(path, std::ios::binary);
+  WEFT_CHECK(file, "{}: cannot open: {}", path.string(), std::strerror(errno));
   std::string text(bytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(bytes));
   WEFT_CHECK(file, "{}: cannot read", path.string());
   return text;
 }
 
-// A shard is a file beside its index: a name that leads elsewhere is refused.
+// A shard is a file beside its index: a name that leads elsewhere is refused. So is one that no
+// message could print as it is, or that no file can have.
 bool is_plain_file_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
+  constexpr size_t kMostBytes = 255;
+  return !name.empty() && name.size() <= kMostBytes && name != "." && name != ".." &&
+         name.find('/') == std::string::npos && printable(name, kMostBytes) == name;
 }
 
 std::map<std::string, std::string> parse_weight_map(const Json& document, const fs::path& path) {
@@ -153,12 +162,19 @@ std::string Checkpoint::file_of(const ShardedTensor& tensor) const {
 void for_each_band(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t multiple,
                    const std::function<void(const Band&)>& body, uint64_t target_bytes) {
   const TensorInfo& info = tensor.info;
+  WEFT_CHECK(multiple >= 1, "bands of a multiple of {} rows: accepted is 1 or more", multiple);
   if (info.bytes() == 0) return;
-  const int64_t rows = info.shape.at(0);
+  const int64_t rows = info.shape.empty() ? 0 : info.shape[0];
+  WEFT_CHECK(rows > 0 && info.bytes() % static_cast<uint64_t>(rows) == 0,
+             "{}: tensor '{}': {} of shape {} has no rows of whole bytes",
+             checkpoint.file_of(tensor), printable(info.name), dtype_name(info.dtype),
+             shape_text(info.shape));
   const uint64_t row_bytes = info.bytes() / static_cast<uint64_t>(rows);
+  multiple = std::min(multiple, rows);
   const uint64_t block_bytes = row_bytes * static_cast<uint64_t>(multiple);
-  const int64_t blocks = std::max<int64_t>(1, static_cast<int64_t>(target_bytes / block_bytes));
-  const int64_t band_rows = std::min(rows, blocks * multiple);
+  const auto most_blocks = static_cast<uint64_t>((rows + multiple - 1) / multiple);
+  const uint64_t blocks = std::clamp<uint64_t>(target_bytes / block_bytes, 1, most_blocks);
+  const int64_t band_rows = std::min(rows, static_cast<int64_t>(blocks) * multiple);
 
   std::vector<std::byte> buffer(static_cast<uint64_t>(band_rows) * row_bytes);
   for (int64_t first = 0; first < rows; first += band_rows) {
@@ -180,7 +196,7 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& lik
     folder_ = names_index ? target.parent_path() : target;
     index_path_ = names_index ? target : target / like.index_->file_name;
     std::error_code failure;
-    if (!folder_.empty() && fs::create_directory(folder_, failure)) made_folder_ = folder_;
+    if (!folder_.empty() && fs::create_directory(folder_, failure)) made_folder_.path = folder_;
     WEFT_CHECK(!failure, "{}: cannot make the folder: {}", folder_.string(), failure.message());
   }
 
@@ -204,10 +220,9 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& lik
   }
 }
 
-CheckpointWriter::~CheckpointWriter() {
-  shards_.clear();  // removes the temporary files, so that the folder is empty
+CheckpointWriter::MadeFolder::~MadeFolder() {
   std::error_code ignored;
-  if (!made_folder_.empty()) fs::remove(made_folder_, ignored);
+  if (!path.empty()) fs::remove(path, ignored);
 }
 
 void CheckpointWriter::write(const ShardedTensor& tensor, uint64_t offset,
@@ -235,7 +250,7 @@ void CheckpointWriter::commit() {
   if (!index_path_.empty()) fs::remove(index_path_, ignored);
   for (const auto& shard : shards_) shard->commit();
   if (!index_path_.empty()) write_file_atomically(index_path_, index_text_);
-  made_folder_.clear();
+  made_folder_.path.clear();
 }
 
 }  // namespace weft

@@ -86,7 +86,6 @@ class CheckpointWriter {
  public:
   CheckpointWriter(const std::filesystem::path& target, const Checkpoint& like,
                    const SparsityPlan& plan);
-  ~CheckpointWriter();
 
   void write(const ShardedTensor& tensor, uint64_t offset, std::span<const std::byte> bytes);
   // Copies a tensor as it is, in pieces.
@@ -96,8 +95,18 @@ class CheckpointWriter {
   void commit();
 
  private:
+  // Removed again unless committed. A member before the shards, so that it goes after their
+  // temporary files, and also when the constructor throws.
+  struct MadeFolder {
+    MadeFolder() = default;
+    MadeFolder(const MadeFolder&) = delete;
+    MadeFolder& operator=(const MadeFolder&) = delete;
+    ~MadeFolder();
+    std::filesystem::path path;
+  };
+
   std::filesystem::path folder_;
-  std::filesystem::path made_folder_;  // removed again unless committed
+  MadeFolder made_folder_;
   std::vector<std::unique_ptr<SafetensorsWriter>> shards_;
   std::filesystem::path index_path_;
   std::string index_text_;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "weft/core/error.h"
 #include "weft/core/mask.h"
 
 namespace weft {
@@ -41,6 +42,8 @@ void widen_weights(Dtype dtype, std::span<const std::byte> bytes, std::span<floa
 template <typename Body>
 auto with_weights(Dtype dtype, std::span<const std::byte> bytes, Body body) {
   if (dtype == Dtype::kF64) {
+    WEFT_CHECK(bytes.size() % sizeof(double) == 0, "{} bytes are not whole elements of F64",
+               bytes.size());
     std::vector<double> weights(bytes.size() / sizeof(double));
     if (!weights.empty()) std::memcpy(weights.data(), bytes.data(), bytes.size());
     return body(std::span<const double>(weights));

@@ -214,15 +214,16 @@ std::string json_text(const Value& value) {
 }  // namespace
 
 int64_t TensorInfo::elements() const {
-  int64_t product = 1;
-  for (const int64_t dim : shape) product *= dim;
-  return product;
+  uint64_t product = 1;  // unsigned: [2^62, 2, 0] is a legal shape, and passes 2^63 on its way to 0
+  for (const int64_t dim : shape) product *= static_cast<uint64_t>(dim);
+  return static_cast<int64_t>(product);
 }
 
 uint64_t tensor_bytes(Dtype dtype, const std::vector<int64_t>& shape) {
   uint64_t bits = 1;
   bool overflow = false;
   for (const int64_t dim : shape) {
+    WEFT_CHECK(dim >= 0, "shape {} has a negative dimension", shape_text(shape));
     overflow |= __builtin_mul_overflow(bits, static_cast<uint64_t>(dim), &bits);
   }
   overflow |= bits > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
@@ -235,6 +236,9 @@ uint64_t tensor_bytes(Dtype dtype, const std::vector<int64_t>& shape) {
 
 Header parse_header(std::string_view json, uint64_t data_bytes, const std::string& file) {
   WEFT_CHECK(!json.empty() && json.front() == '{', "{}: header does not begin with '{{'", file);
+  // The parser takes a NUL for the end of the text and would not look at what lies behind it.
+  WEFT_CHECK(json.find('\0') == std::string_view::npos,
+             "{}: header is not valid JSON: it has a NUL byte", file);
   Header header;
   HeaderReader reader(header, file);
   nlohmann::json::sax_parse(json.begin(), json.end(), &reader);

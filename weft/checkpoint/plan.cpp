@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kKey = "weft.plan";
 constexpr int kVersion = 1;
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 const Json& member(const Json& object, const char* name, const std::string& what) {
   WEFT_CHECK(object.is_object() && object.contains(name), "{}: no '{}'", what, name);

@@ -97,7 +97,12 @@ void SafetensorsReader::read(const TensorInfo& tensor, uint64_t offset,
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& target,
                                      std::vector<TensorInfo> tensors, const Metadata& metadata)
     : file_(target) {
-  const std::string header = format_header(tensors, metadata);
+  std::string header;
+  try {
+    header = format_header(tensors, metadata);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", target.string(), error.what()));
+  }
   file_.write_at(0, std::as_bytes(std::span(header)));
   data_begin_ = header.size();
   for (TensorInfo& tensor : tensors) {

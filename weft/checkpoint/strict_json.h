@@ -8,6 +8,6 @@
 namespace weft {
 
 // Throws Error that begins with `what` (a file, a metadata entry).
-nlohmann::ordered_json parse_strict_json(std::string_view text, const std::string& what);
+nlohmann::json parse_strict_json(std::string_view text, const std::string& what);
 
 }  // namespace weft

@@ -1,5 +1,7 @@
 #include "weft/core/mask.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cassert>
 
@@ -9,6 +11,19 @@ namespace weft {
 namespace {
 
 uint64_t low_bits(int count) { return count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1; }
+
+// 64 x 64 bits, bit c of word r: exchanges the off-diagonal quarters, then within each quarter, and
+// so on down to single bits.
+void transpose_block(std::array<uint64_t, 64>& block) {
+  uint64_t low = 0x00000000ffffffff;  // the lower half of every 2 * size bits
+  for (size_t size = 32; size > 0; size /= 2, low ^= low << size) {
+    for (size_t r = 0; r < 64; r = ((r | size) + 1) & ~size) {
+      const uint64_t change = ((block[r] >> size) ^ block[r | size]) & low;
+      block[r] ^= change << size;
+      block[r | size] ^= change;
+    }
+  }
+}
 
 }  // namespace
 
@@ -62,9 +77,20 @@ double Mask::density() const {
 
 Mask Mask::transposed() const {
   Mask result(cols_, rows_);
-  for (int64_t r = 0; r < rows_; ++r) {
-    for (int64_t c = 0; c < cols_; ++c) {
-      if (at(r, c)) result.set(c, r, true);
+  std::array<uint64_t, 64> block;
+  for (int64_t row = 0; row < rows_; row += 64) {
+    const int64_t height = std::min<int64_t>(64, rows_ - row);
+    for (int64_t word = 0; word < words_per_row_; ++word) {
+      block.fill(0);
+      for (int64_t r = 0; r < height; ++r) {
+        block[static_cast<size_t>(r)] =
+            words_[static_cast<size_t>((row + r) * words_per_row_ + word)];
+      }
+      transpose_block(block);
+      for (int64_t c = 64 * word; c < std::min(cols_, 64 * (word + 1)); ++c) {
+        result.words_[static_cast<size_t>(c * result.words_per_row_ + row / 64)] =
+            block[static_cast<size_t>(c % 64)];
+      }
     }
   }
   return result;

@@ -5,9 +5,10 @@
 //   transposable                  A(M, N) per tile: the 0/1 matrices of M x M whose row and column
 //                                 sums are all N
 //
-// The paper gives M! (M-1)! ... (M-N+1)! per transposable tile. That over-counts, except at N = 1:
-// 144 instead of 90 at 2:4. weft counts exactly and reports the paper's figure beside it, so
-// labelled; docs/masks.md says what that does to the paper's argument.
+// The paper gives M! (M-1)! ... (M-N+1)! per transposable tile. That is right at N = 1 only: it
+// over-counts at half density (144 instead of 90 at 2:4) and under-counts from 2:10 on. weft counts
+// exactly and reports the paper's figure beside it, so labelled; docs/masks.md says what that does
+// to the paper's argument.
 //
 // Groups and tiles cut short by the edge count as what they are (see tile.h); with sharing, what
 // shares counts once. All figures are log2, so they add up over tiles and layers.

@@ -1,0 +1,123 @@
+// Any bytes as a safetensors file: either weft::Error, or a file that can be read to its last byte
+// and whose header survives being written and read again. Nothing else may be thrown, and the
+// sanitizers watch the rest.
+//
+// libFuzzer calls this function (preset fuzz, target safetensors_fuzz); malformed_test calls it
+// with every file of tests/fuzz/corpus, so that what the fuzzer once found stays found under every
+// compiler.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "weft/checkpoint/checkpoint.h"
+#include "weft/checkpoint/header.h"
+#include "weft/checkpoint/plan.h"
+#include "weft/checkpoint/safetensors.h"
+#include "weft/core/error.h"
+
+namespace weft {
+namespace {
+
+// Neither an Error nor caught by anyone: the fuzzer stops, a test fails.
+void require(bool condition, const char* what) {
+  if (!condition) throw std::logic_error(what);
+}
+
+// A file without a disk under it.
+class MemoryFile {
+ public:
+  explicit MemoryFile(std::span<const uint8_t> bytes) : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    require(written == static_cast<ssize_t>(bytes.size()), "the input was not written");
+  }
+  ~MemoryFile() { ::close(fd_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
+
+ private:
+  int fd_;
+};
+
+void read_every_tensor(const SafetensorsReader& reader) {
+  std::array<std::byte, 4096> piece;
+  for (const TensorInfo& tensor : reader.header().tensors) {
+    require(tensor.elements() >= 0, "a negative number of elements");
+    require(tensor_bytes(tensor.dtype, tensor.shape) == tensor.bytes(),
+            "the size is not the shape");
+    for (uint64_t offset = 0; offset < tensor.bytes(); offset += piece.size()) {
+      const uint64_t count = std::min<uint64_t>(piece.size(), tensor.bytes() - offset);
+      reader.read(tensor, offset, std::span(piece).first(count));
+    }
+  }
+}
+
+bool same(const TensorInfo& a, const TensorInfo& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape && a.begin == b.begin &&
+         a.end == b.end;
+}
+
+void write_and_read_again(const Header& header) {
+  Header copy = header;
+  const std::string text = format_header(copy.tensors, copy.metadata);
+  const uint64_t data_bytes = header.tensors.empty() ? 0 : header.tensors.back().end;
+  const Header again = parse_header(std::string_view(text).substr(8), data_bytes, "again");
+  require(again.metadata == header.metadata, "the metadata changed");
+  require(std::equal(again.tensors.begin(), again.tensors.end(), header.tensors.begin(),
+                     header.tensors.end(), same),
+          "the tensors changed");
+}
+
+void store_and_read_again(const SparsityPlan& plan) {
+  Metadata metadata;
+  plan.store_in(metadata);
+  const SparsityPlan again = SparsityPlan::from_metadata(metadata, "again");
+  require(std::equal(again.tensors.begin(), again.tensors.end(), plan.tensors.begin(),
+                     plan.tensors.end(),
+                     [](const auto& a, const auto& b) {
+                       return a.first == b.first && a.second.pattern == b.second.pattern &&
+                              a.second.axis == b.second.axis;
+                     }),
+          "the plan changed");
+}
+
+// Only Error is caught. Its text goes to a terminal, as one line.
+template <typename Action>
+void error_or_success(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    require(std::none_of(message.begin(), message.end(),
+                         [](unsigned char c) { return c < 0x20 || c == 0x7f; }),
+            "a control character in a message");
+  }
+}
+
+}  // namespace
+}  // namespace weft
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace weft;
+  const MemoryFile file({data, size});
+  error_or_success([&] {
+    const SafetensorsReader reader(file.path());
+    read_every_tensor(reader);
+    write_and_read_again(reader.header());
+  });
+  error_or_success([&] { store_and_read_again(Checkpoint::open(file.path()).plan()); });
+  // A plan is text within text, where a fuzzer that must also get the escapes right gets nowhere.
+  error_or_success([&] {
+    const Metadata metadata = {{"weft.plan", std::string(data, data + size)}};
+    store_and_read_again(SparsityPlan::from_metadata(metadata, "plan"));
+  });
+  return 0;
+}
