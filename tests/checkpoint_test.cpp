@@ -315,11 +315,12 @@ TEST(Dtype, MinusZeroIsZeroAndNaNIsNot) {
       SCOPED_TRACE(fmt::format("{} 3 x {}", dtype_name(row.dtype), cols));
       Bytes bytes(static_cast<size_t>(3 * cols) * width);
       Mask expected(3, cols);
+      size_t zeros = 0, others = 0;  // used so far, so that every code has its turn
       for (int64_t i = 0; i < 3 * cols; ++i) {
         const bool zero = i % 3 == 1;
-        const auto& codes = zero ? row.zeros : row.others;
-        put_element(bytes, static_cast<size_t>(i), width,
-                    codes[static_cast<size_t>(i) % codes.size()]);
+        const uint64_t code =
+            zero ? row.zeros[zeros++ % row.zeros.size()] : row.others[others++ % row.others.size()];
+        put_element(bytes, static_cast<size_t>(i), width, code);
         expected.set(i / cols, i % cols, !zero);
       }
       ASSERT_TRUE(nonzero_mask(row.dtype, bytes, 3, cols) == expected);

@@ -2,9 +2,13 @@
 // and whose header survives being written and read again. Nothing else may be thrown, and the
 // sanitizers watch the rest.
 //
-// libFuzzer calls this function (preset fuzz, target safetensors_fuzz); malformed_test calls it
-// with every file of tests/fuzz/corpus, so that what the fuzzer once found stays found under every
-// compiler.
+// libFuzzer calls this function (preset fuzz, target safetensors_fuzz):
+//
+//   safetensors_fuzz -max_len=1000 -dict=tests/fuzz/safetensors.dict FOLDER tests/fuzz/corpus
+//
+// keeps what it finds in FOLDER. malformed_test calls it with every file of tests/fuzz/corpus, so
+// that what was once found stays found under every compiler. There, valid_*, bad_* and plan_* were
+// written by hand; reached_* came from the fuzzer, for the branches that only they take.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -22,14 +22,25 @@ struct WeightShape {
 
   int64_t cols() const { return ins * taps; }
 
+  void check() const {
+    int64_t width = 0, all = 0;
+    WEFT_CHECK(outs >= 0 && ins >= 0 && taps >= 0 && !__builtin_mul_overflow(ins, taps, &width) &&
+                   !__builtin_mul_overflow(outs, width, &all),
+               "weights of {} x {} x {}: sizes must not be negative or overflow", outs, ins, taps);
+  }
+
   static bool accepts(std::span<const int64_t> dims) {
     return dims.size() == 2 || dims.size() == 4;
   }
   static WeightShape of(std::span<const int64_t> dims) {
     WEFT_CHECK(accepts(dims), "weights of {} dimensions: accepted are 2 (linear) and 4 (conv)",
                dims.size());
-    return dims.size() == 2 ? WeightShape{dims[0], dims[1], 1}
-                            : WeightShape{dims[0], dims[1], dims[2] * dims[3]};
+    int64_t taps = 1;
+    const bool overflow = dims.size() == 4 && __builtin_mul_overflow(dims[2], dims[3], &taps);
+    WEFT_CHECK(!overflow, "a kernel of {} x {} overflows", dims[2], dims[3]);
+    const WeightShape shape{dims[0], dims[1], taps};
+    shape.check();
+    return shape;
   }
 };
 

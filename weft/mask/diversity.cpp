@@ -141,6 +141,35 @@ std::optional<mpz_class> count_full_masks(TileShape tile) {
   return halves ? counter.total_doubled() : counter.total();
 }
 
+// log2 of the coefficient of x^total in (sum over k <= most of C(length, k) x^k)^count: the 0/1
+// matrices of `count` columns of `length` with `total` ones and at most `most` in each column.
+double log2_limited_columns(int count, int length, int most, int total) {
+  std::vector<long double> ways(static_cast<size_t>(total) + 1);
+  ways[0] = 1;
+  for (int column = 0; column < count; ++column) {
+    for (int t = total; t >= 0; --t) {
+      long double sum = 0;
+      for (int k = 0; k <= std::min(most, t); ++k) {
+        sum += ways[static_cast<size_t>(t - k)] * static_cast<long double>(choose(length, k));
+      }
+      ways[static_cast<size_t>(t)] = sum;
+    }
+  }
+  return static_cast<double>(std::log2(ways[static_cast<size_t>(total)]));
+}
+
+// Rows that are right and columns that are right, as if one said nothing of the other; where both
+// are full, they say e^(-1/2) of each other (Canfield, Greenhill and McKay).
+double estimate_full_masks(TileShape tile) {
+  if (tile.rows * tile.row_keep() > tile.cols * tile.col_keep()) std::swap(tile.rows, tile.cols);
+  const int size = tile.rows * tile.row_keep();
+  const bool balanced = size == tile.cols * tile.col_keep();
+  return tile.rows * log2_choose(tile.cols, tile.row_keep()) +
+         log2_limited_columns(tile.cols, tile.rows, tile.col_keep(), size) -
+         log2_choose(double(tile.rows) * tile.cols, size) -
+         (balanced ? 0.5 / std::numbers::ln2 : 0);
+}
+
 struct Log2Count {
   double log2 = 0;
   bool exact = true;
@@ -155,19 +184,8 @@ Log2Count log2_full_masks(const TileShape& tile) {
   if (found != known.end()) return found->second;
 
   const std::optional<mpz_class> counted = count_full_masks(tile);
-  Log2Count result;
-  if (counted) {
-    result = {log2_of(*counted), true};
-  } else if (tile.square()) {
-    result = {log2_transposable_estimate(tile.rows, tile.keep), false};
-  } else {
-    // A short tile lies between a tile of its rows alone and one of its columns alone; take the
-    // estimate for the square, by area.
-    const int group = std::max(tile.rows, tile.cols);
-    const double area = static_cast<double>(tile.rows) * tile.cols / (double(group) * group);
-    result = {log2_transposable_estimate(group, std::min(tile.keep, group)) * area, false};
-  }
-  return known[tile] = result;
+  return known[tile] = counted ? Log2Count{log2_of(*counted), true}
+                               : Log2Count{estimate_full_masks(tile), false};
 }
 
 // How often a length splits into whole groups, and what is left.
@@ -198,8 +216,7 @@ Diversity& Diversity::operator+=(const Diversity& other) {
 }
 
 Diversity diversity(const WeightShape& shape, const Pattern& pattern) {
-  WEFT_CHECK(shape.outs >= 0 && shape.ins >= 0 && shape.taps >= 0,
-             "shape {} x {} x {}: sizes must not be negative", shape.outs, shape.ins, shape.taps);
+  shape.check();
   const int group = pattern.group(), keep = pattern.keep();
   const auto taps = static_cast<double>(shape.taps), outs = static_cast<double>(shape.outs);
   Diversity result;
@@ -243,8 +260,7 @@ std::optional<std::string> count_transposable(int group, int keep) {
 double log2_transposable_estimate(int group, int keep) {
   const Pattern valid(keep, group);
   if (valid.keep() == valid.group()) return 0;
-  return 2.0 * group * log2_choose(group, keep) -
-         log2_choose(double(group) * group, double(group) * keep) - 0.5 / std::numbers::ln2;
+  return estimate_full_masks({valid.group(), valid.group(), valid.keep()});
 }
 
 }  // namespace weft

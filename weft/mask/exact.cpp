@@ -146,36 +146,30 @@ class TileSolver {
     }
   }
 
-  // Labels columns with their distance from the crowded ones until the best column with room is
-  // certain, updates the prices, and returns that column; via_ leads back.
+  // Labels columns with their distance from the crowded ones until the nearest column with room is
+  // certain, updates the prices, and returns that column; via_ leads back. There always is one: not
+  // every row that holds a crowded column can hold one with room as well.
+  //
+  // Nearest in reduced costs is nearest: in a balanced tile every column must be filled in the end,
+  // whichever comes first; otherwise all columns with room have the same price, that of never
+  // having been reached.
   HWY_INLINE size_t CheapestChain() {
     for (size_t c = 0; c < stride_; ++c) {
       const bool crowded = c < cols_ && count_[c] > col_keep_;
       label_[c] = crowded ? price_[c] : kInfinity;
       via_[c] = kStart;
     }
-    double limit = kInfinity;  // reduced distance of the best end so far
-    size_t end = cols_;
-    for (;;) {
-      const auto [column, key] = NextColumn();
-      if (key >= limit) break;  // also when no column is left
-      if (count_[column] < col_keep_) {
-        const double reached = key + (balanced_ ? 0 : price_[column] - room_price_);
-        if (reached < limit) {
-          limit = reached;
-          end = column;
-        }
-      }
-      const double distance = label_[column];
-      price_[column] = distance;
-      label_[column] = kDone;
-      if (key < limit) Relax(column, distance);
+    Next next = NextColumn();
+    for (; count_[next.column] >= col_keep_; next = NextColumn()) {
+      const double distance = label_[next.column];
+      price_[next.column] = distance;
+      label_[next.column] = kDone;
+      Relax(next.column, distance);
     }
     for (size_t c = 0; c < cols_; ++c) {
-      if (label_[c] != kDone) price_[c] += limit;
+      if (label_[c] != kDone) price_[c] += next.key;
     }
-    room_price_ += limit;
-    return end;
+    return next.column;
   }
 
   struct Next {
@@ -250,8 +244,7 @@ class TileSolver {
   hn::ScalableTag<double> d_;
   size_t rows_, cols_, stride_;
   int row_keep_, col_keep_;
-  bool balanced_;          // every column will be full, so any prices are good to begin with
-  double room_price_ = 0;  // if not: the price of a sink behind the columns with room
+  bool balanced_;  // every column will be full, so any prices are good to begin with
   int count_[kMaxSide] = {};
   uint64_t held_[kMaxSide];          // bit c of word r: row r keeps column c
   uint64_t holders_[kMaxSide] = {};  // the same by columns

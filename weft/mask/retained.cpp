@@ -6,6 +6,7 @@
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/mask/sharing.h"
+#include "weft/mask/solver.h"
 #include "weft/mask/taps.h"
 #include "weft/mask/tile.h"
 
@@ -69,6 +70,7 @@ Retained& Retained::operator+=(const Retained& other) {
 
 template <typename T>
 Retained retained(const T* weights, const WeightShape& shape, const Mask& mask) {
+  shape.check();
   WEFT_CHECK(mask.rows() == shape.outs && mask.cols() == shape.cols(),
              "a mask of {} x {} does not fit weights of {} x {}", mask.rows(), mask.cols(),
              shape.outs, shape.cols());
@@ -93,12 +95,14 @@ Retained retained(const T* weights, const WeightShape& shape, const Mask& mask) 
 
 template <typename T>
 double transposable_bound(const T* weights, const WeightShape& shape, const Pattern& pattern) {
+  shape.check();
   const int64_t block = pattern.block();
   const int64_t blocks = (shape.outs + block - 1) / block;
   std::vector<double> bounds(static_cast<size_t>(blocks));
   parallel_for(blocks, [&](int64_t item) {
     const int64_t first = item * block, rows = std::min(block, shape.outs - first);
     const MatrixView<const T> whole(weights + first * shape.cols(), rows, shape.cols());
+    require_usable(whole, first);
     for (int64_t tap = 0; tap < shape.taps; ++tap) {
       const std::vector<T> taken = take_tap(whole, shape, tap);
       const MatrixView<const T> matrix(taken.data(), rows, shape.ins);

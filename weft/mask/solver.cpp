@@ -112,21 +112,24 @@ std::optional<UnusableWeight> unusable_weight(MatrixView<const T> weights) {
 }
 
 template <typename T>
+void require_usable(MatrixView<const T> weights, int64_t first_row) {
+  if (const auto bad = unusable_weight(weights)) {
+    throw Error(fmt::format("weight [{}, {}] is {}: masks need finite weights of at most 2^900",
+                            first_row + bad->row, bad->col, bad->value));
+  }
+}
+
+template <typename T>
 Mask find_mask(const Solver& solver, const T* weights, const WeightShape& shape,
                const Pattern& pattern) {
-  WEFT_CHECK(shape.outs >= 0 && shape.ins >= 0 && shape.taps >= 0,
-             "weights of {} x {} x {}: sizes must not be negative", shape.outs, shape.ins,
-             shape.taps);
+  shape.check();
   const MatrixView<const T> matrix(weights, shape.outs, shape.cols());
   Mask mask(shape.outs, shape.cols());
   const int64_t block = pattern.block();
   parallel_for((shape.outs + block - 1) / block, [&](int64_t item) {
     const int64_t first = item * block;
     const auto rows = matrix.rows_from(first, std::min(block, shape.outs - first));
-    if (const auto bad = unusable_weight(rows)) {
-      throw Error(fmt::format("weight [{}, {}] is {}: masks need finite weights of at most 2^900",
-                              first + bad->row, bad->col, bad->value));
-    }
+    require_usable(rows, first);
     if (shape.taps == 1) return solve_block(solver, rows, pattern, mask, first);
     for (int64_t tap = 0; tap < shape.taps; ++tap) {
       solve_tap(solver, rows, shape, tap, pattern, mask, first);
@@ -139,5 +142,7 @@ template Mask find_mask<float>(const Solver&, const float*, const WeightShape&, 
 template Mask find_mask<double>(const Solver&, const double*, const WeightShape&, const Pattern&);
 template std::optional<UnusableWeight> unusable_weight(MatrixView<const float>);
 template std::optional<UnusableWeight> unusable_weight(MatrixView<const double>);
+template void require_usable(MatrixView<const float>, int64_t);
+template void require_usable(MatrixView<const double>, int64_t);
 
 }  // namespace weft

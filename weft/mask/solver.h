@@ -55,5 +55,8 @@ struct UnusableWeight {
 };
 template <typename T>
 std::optional<UnusableWeight> unusable_weight(MatrixView<const T> weights);
+// Throws Error at one; `first_row` is added to the row that it names.
+template <typename T>
+void require_usable(MatrixView<const T> weights, int64_t first_row);
 
 }  // namespace weft
