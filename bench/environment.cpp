@@ -19,8 +19,6 @@ std::string cpu_name() {
 
 }  // namespace
 
-Environment environment() {
-  return {cpu_name(), current_isa(), threads(), __VERSION__, kCommit};
-}
+Environment environment() { return {cpu_name(), current_isa(), threads(), __VERSION__, kCommit}; }
 
 }  // namespace weft::bench

@@ -109,9 +109,8 @@ std::vector<SolveRecord> bench_solve(const SolvePlan& plan,
                            seconds[s][i]);
         }
       }
-      records.push_back({std::string(plan.solvers[s]->name), pattern,
-                         plan.solvers[s]->transposable, rounds, spread_of(rates),
-                         spread_of(seconds[s]).median,
+      records.push_back({std::string(plan.solvers[s]->name), pattern, plan.solvers[s]->transposable,
+                         rounds, spread_of(rates), spread_of(seconds[s]).median,
                          ratios.empty() ? std::nullopt : std::optional(spread_of(ratios))});
     }
   }

@@ -63,19 +63,20 @@ class BenchSolveCommand : public Command {
   }
 
   void report(const std::vector<bench::SolveRecord>& records) const {
-    Table table({"pattern", "solver", ">Mweights/s (spread)", ">x flow (spread)", ">one run",
-                 ">rounds"});
+    Table table(
+        {"pattern", "solver", ">Mweights/s (spread)", ">x flow (spread)", ">one run", ">rounds"});
     for (const bench::SolveRecord& record : records) {
-      table.add({record.pattern.str() + (record.transposable ? " transposable" : ""),
-                 record.solver, spread_text(record.mweights_per_s),
+      table.add({record.pattern.str() + (record.transposable ? " transposable" : ""), record.solver,
+                 spread_text(record.mweights_per_s),
                  record.ratio_to_flow ? spread_text(*record.ratio_to_flow) : "-",
                  seconds_text(record.seconds), std::to_string(record.rounds)});
     }
     const bench::Environment on = bench::environment();
     print(table.str());
-    print(fmt::format("\n{0} x {0} Gaussian fp32 weights; {1}, {2}, {3} thread{4}; g++ {5}; commit {6}\n",
-                      plan_.size, on.cpu, on.isa, on.threads, on.threads == 1 ? "" : "s",
-                      on.compiler, on.commit));
+    print(fmt::format(
+        "\n{0} x {0} Gaussian fp32 weights; {1}, {2}, {3} thread{4}; g++ {5}; commit {6}\n",
+        plan_.size, on.cpu, on.isa, on.threads, on.threads == 1 ? "" : "s", on.compiler,
+        on.commit));
   }
 
   void report_json(const std::vector<bench::SolveRecord>& records) const {

@@ -53,8 +53,9 @@ class CheckCommand : public Command {
   void declare(CLI::App& app) {
     app.add_option("file", file_, "Checkpoint: .safetensors, .index.json, or a folder")->required();
     declare_pattern(app, pattern_);
-    app.add_option("--axis", axis_, "Axis to test: in, out or both (default: in, or what the file "
-                                    "promises)")
+    app.add_option("--axis", axis_,
+                   "Axis to test: in, out or both (default: in, or what the file "
+                   "promises)")
         ->check(CLI::IsMember({"in", "out", "both"}));
     names_.declare(app);
     app.add_flag("--strict", strict_, "Refuse groups that the edge of a matrix cuts short");
@@ -105,7 +106,9 @@ class CheckCommand : public Command {
     const auto planned = checkpoint.plan().tensors.find(name);
     const bool has_plan = planned != checkpoint.plan().tensors.end();
     return {pattern_.empty() ? planned->second.pattern : Pattern::parse(pattern_),
-            !axis_.empty() ? parse_axis(axis_) : has_plan ? planned->second.axis : Axis::kIn};
+            !axis_.empty() ? parse_axis(axis_)
+            : has_plan     ? planned->second.axis
+                           : Axis::kIn};
   }
 
   CheckedTensor check(const Checkpoint& checkpoint, const ShardedTensor& tensor,
@@ -156,15 +159,15 @@ class CheckCommand : public Command {
     if (const auto first = first_violation(tensor)) {
       return fmt::format("FAILS at {} ({})", shape_text(first->index), first->axis);
     }
-    const int64_t cut = (tensor.in ? tensor.in->short_groups : 0) +
-                        (tensor.out ? tensor.out->short_groups : 0);
+    const int64_t cut =
+        (tensor.in ? tensor.in->short_groups : 0) + (tensor.out ? tensor.out->short_groups : 0);
     if (!tensor.obeys(strict_)) return fmt::format("FAILS: {} short groups", cut);
     return cut == 0 ? "ok" : fmt::format("ok ({} short groups)", cut);
   }
 
   void report() const {
-    Table table({"tensor", "shape", "pattern", ">density", ">violations in", ">violations out",
-                 "verdict"});
+    Table table(
+        {"tensor", "shape", "pattern", ">density", ">violations in", ">violations out", "verdict"});
     size_t failed = 0;
     for (const CheckedTensor& tensor : checked_) {
       if (!tensor.obeys(strict_)) ++failed;

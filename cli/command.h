@@ -75,8 +75,8 @@ void print_skipped(const std::vector<Skipped>& skipped);
 void print(const std::string& text);    // to standard output
 void print_json(const Json& document);  // likewise, with a line end
 
-std::string percent(double fraction);     // "70.23%"
-std::string bytes_text(uint64_t bytes);   // "1.5 MB"
-std::string seconds_text(double seconds); // "1.23 s", "12.3 ms"
+std::string percent(double fraction);      // "70.23%"
+std::string bytes_text(uint64_t bytes);    // "1.5 MB"
+std::string seconds_text(double seconds);  // "1.23 s", "12.3 ms"
 
 }  // namespace weft::cli

@@ -18,14 +18,16 @@ std::vector<int64_t> parse_shape(std::string_view text) {
   while (true) {
     int64_t dim = 0;
     const auto [next, failure] = std::from_chars(at, end, dim);
-    const bool good = failure == std::errc() && dim >= 1 &&
-                      !__builtin_mul_overflow(product, dim, &product);
+    const bool good =
+        failure == std::errc() && dim >= 1 && !__builtin_mul_overflow(product, dim, &product);
     dims.push_back(dim);
     at = next;
     if (good && at == end && WeightShape::accepts(dims)) return dims;
     if (!good || at == end || *at++ != 'x' || dims.size() == 4) {
-      throw UsageError(fmt::format("--shape '{}': accepted is OUTSxINS, as in 8x8, or "
-                                   "OUTSxCHANNELSxKHxKW, as in 64x32x3x3", printable(text)));
+      throw UsageError(
+          fmt::format("--shape '{}': accepted is OUTSxINS, as in 8x8, or "
+                      "OUTSxCHANNELSxKHxKW, as in 64x32x3x3",
+                      printable(text)));
     }
   }
 }
@@ -48,7 +50,8 @@ class DiversityCommand : public Command {
     declare_pattern(app, pattern_);
     CLI::Option* shape =
         app.add_option("--shape", shape_, "Of one layer: OUTSxINS or OUTSxCHANNELSxKHxKW");
-    app.add_option("--checkpoint", checkpoint_, "Sum over the weights that `weft mask` would select")
+    app.add_option("--checkpoint", checkpoint_,
+                   "Sum over the weights that `weft mask` would select")
         ->type_name("FILE")
         ->excludes(shape);
     names_.declare(app);
@@ -126,10 +129,8 @@ class DiversityCommand : public Command {
                          double paper) {
       table.add({structure, is_8x8 ? count_text(exact) : "-", is_8x8 ? count_text(paper) : "-",
                  bits(exact, weights), bits(paper, weights)});
-      list.push_back({{"structure", structure},
-                      {"weights", weights},
-                      {"log2", exact},
-                      {"log2_paper", paper}});
+      list.push_back(
+          {{"structure", structure}, {"weights", weights}, {"log2", exact}, {"log2_paper", paper}});
     };
     const double half = weft::diversity({8, 8, 1}, Pattern(4, 8)).log2_unstructured;
     add("unstructured 50%", true, 64, half, half);

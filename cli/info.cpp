@@ -116,10 +116,10 @@ class InfoCommand : public Command {
       print(fmt::format("{}{} = {}\n", key == metadata.begin().key() ? "\nmetadata\n  " : "  ",
                         printable(key), printable(value.get<std::string>())));
     }
-    print(fmt::format("\n{}: {} tensors, {}{}\n", file_, checkpoint.tensors().size(),
-                      bytes_text(checkpoint.bytes()),
-                      checkpoint.sharded() ? fmt::format(", {} shards", checkpoint.shard_count())
-                                           : ""));
+    print(fmt::format(
+        "\n{}: {} tensors, {}{}\n", file_, checkpoint.tensors().size(),
+        bytes_text(checkpoint.bytes()),
+        checkpoint.sharded() ? fmt::format(", {} shards", checkpoint.shard_count()) : ""));
     return 0;
   }
 

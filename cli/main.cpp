@@ -42,7 +42,8 @@ int finish_output(int code) {
 int run(int argc, char** argv) {
   CLI::App app(
       "N:M sparsity: find masks, check files, count what a structure allows.\n"
-      "A pattern 2:4 keeps at most 2 of every 4 consecutive weights.", "weft");
+      "A pattern 2:4 keeps at most 2 of every 4 consecutive weights.",
+      "weft");
   app.set_version_flag("--version", fmt::format("weft {} ({})", kVersion, current_isa()));
   app.require_subcommand(1);
   app.get_formatter()->column_width(36);

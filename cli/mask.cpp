@@ -24,9 +24,7 @@ struct MaskedTensor {
   double seconds = 0;
 
   double density() const { return static_cast<double>(kept) / static_cast<double>(weights); }
-  double gap() const {
-    return bound > retained.kept ? (bound - retained.kept) / bound : 0.0;
-  }
+  double gap() const { return bound > retained.kept ? (bound - retained.kept) / bound : 0.0; }
 };
 
 std::string index_text(const std::vector<int64_t>& shape, int64_t row, int64_t col) {
@@ -85,9 +83,11 @@ class MaskCommand : public Command {
       const Solver& chosen =
           solver_.empty() ? default_solver(transposable_) : weft::solver(solver_);
       if (chosen.transposable == transposable_) return chosen;
-      throw UsageError(transposable_ ? fmt::format("--solver {} makes no transposable masks", solver_)
-                                     : fmt::format("--solver {} makes transposable masks: add "
-                                                   "--transposable", solver_));
+      throw UsageError(transposable_
+                           ? fmt::format("--solver {} makes no transposable masks", solver_)
+                           : fmt::format("--solver {} makes transposable masks: add "
+                                         "--transposable",
+                                         solver_));
     } catch (const UsageError&) {
       throw;
     } catch (const Error& error) {
@@ -220,9 +220,10 @@ class MaskCommand : public Command {
     }
     print(table.str());
     print_skipped(skipped_);
-    print(fmt::format("\n{} of {} tensors masked to {}{}, {} of their magnitude kept; written to {}\n",
-                      masked_.size(), selected_.size(), pattern_,
-                      transposable_ ? " transposable" : "", percent(all.fraction()), out_));
+    print(fmt::format(
+        "\n{} of {} tensors masked to {}{}, {} of their magnitude kept; written to {}\n",
+        masked_.size(), selected_.size(), pattern_, transposable_ ? " transposable" : "",
+        percent(all.fraction()), out_));
   }
 
   void report_json(const Solver& solver) const {

@@ -18,7 +18,9 @@ void Progress::finish() {
 void Progress::add(uint64_t done) {
   done_ += done;
   if (!terminal_ || total_ == 0) return;
-  const auto seconds = [](auto duration) { return std::chrono::duration<double>(duration).count(); };
+  const auto seconds = [](auto duration) {
+    return std::chrono::duration<double>(duration).count();
+  };
   const Clock::time_point now = Clock::now();
   const double elapsed = seconds(now - begun_);
   if (elapsed < 0.5 || seconds(now - drawn_at_) < 0.1) return;  // short work needs no bar

@@ -48,11 +48,12 @@ std::vector<Include> includes_of(const fs::path& file) {
 
 // Why a file of `folder` must not have this include; empty if it may.
 std::string objection(const std::string& folder, const std::string& include) {
-  if (include.starts_with("cli/") || include.starts_with("bench/") || include.starts_with("tests/")) {
+  if (include.starts_with("cli/") || include.starts_with("bench/") ||
+      include.starts_with("tests/")) {
     return "the library does not know its users";
   }
-  const bool torch = include.starts_with("torch/") || include.starts_with("ATen/") ||
-                     include.starts_with("c10/");
+  const bool torch =
+      include.starts_with("torch/") || include.starts_with("ATen/") || include.starts_with("c10/");
   if (torch && folder != "train" && folder != "convert") return "only train may include torch";
   if (!include.starts_with("weft/")) return "";
   const std::string other = include.substr(5, include.find('/', 5) - 5);

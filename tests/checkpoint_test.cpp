@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/scratch_folder.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/checkpoint/dtype.h"
 #include "weft/checkpoint/header.h"
@@ -35,44 +36,13 @@
 namespace weft {
 namespace {
 
+using test::contents;
+using test::names_in;
+using test::put;
+using test::ScratchFolder;
+
 namespace fs = std::filesystem;
 using Bytes = std::vector<std::byte>;
-
-class ScratchFolder {
- public:
-  ScratchFolder() : path_(::testing::TempDir() + "weft-checkpoint-XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp: " + path_);
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  fs::path operator/(const std::string& name) const { return fs::path(path_) / name; }
-  std::string path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-std::set<std::string> names_in(const fs::path& folder) {
-  std::set<std::string> found;
-  for (const auto& entry : fs::directory_iterator(folder)) found.insert(entry.path().filename());
-  return found;
-}
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-void put(const fs::path& path, std::string_view text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 template <typename Action>
 std::string message_of(Action action) {

@@ -17,6 +17,7 @@ namespace weft::test {
 namespace {
 
 using nlohmann::json;
+namespace fs = std::filesystem;
 
 std::vector<float> gaussian(int64_t count, uint64_t stream = 0) {
   std::vector<float> values(static_cast<size_t>(count));
@@ -51,7 +52,8 @@ std::string encode(Dtype dtype, const std::vector<float>& values) {
     case Dtype::kF16:  // for values in its normal range; mantissa cut
       return bytes_as<uint16_t>(values, [](float v) {
         const auto bits = std::bit_cast<uint32_t>(v);
-        const uint32_t magnitude = (bits & 0x7fffffff) < 0x38800000 ? 0 : ((bits & 0x7fffffff) - 0x38000000) >> 13;
+        const uint32_t magnitude =
+            (bits & 0x7fffffff) < 0x38800000 ? 0 : ((bits & 0x7fffffff) - 0x38000000) >> 13;
         return static_cast<uint16_t>((bits >> 16 & 0x8000) | magnitude);
       });
     default: return bytes_as<float>(values, [](float v) { return v; });
@@ -92,16 +94,17 @@ std::vector<float> floats_of(const std::string& path, const std::string& name) {
 }
 
 // A model with one of everything that `mask` tells apart.
-std::string write_model(const Folder& folder) {
+std::string write_model(const ScratchFolder& folder) {
   const std::string path = folder / "model.safetensors";
-  write_file(path, {{"fc1.weight", Dtype::kF32, {24, 40}, gaussian(960, 1)},
-                    {"fc1.bias", Dtype::kF32, {24}, gaussian(24, 2)},
-                    {"conv.weight", Dtype::kF32, {16, 8, 3, 3}, gaussian(1152, 3)},
-                    {"half.weight", Dtype::kF16, {8, 16}, gaussian(128, 4)},
-                    {"brain.weight", Dtype::kBf16, {9, 17}, gaussian(153, 5)},
-                    {"double.weight", Dtype::kF64, {12, 12}, gaussian(144, 6)},
-                    {"embed_tokens.weight", Dtype::kF32, {16, 16}, gaussian(256, 7)},
-                    {"norm.weight", Dtype::kF32, {4, 4}, gaussian(16, 8)}},
+  write_file(path,
+             {{"fc1.weight", Dtype::kF32, {24, 40}, gaussian(960, 1)},
+              {"fc1.bias", Dtype::kF32, {24}, gaussian(24, 2)},
+              {"conv.weight", Dtype::kF32, {16, 8, 3, 3}, gaussian(1152, 3)},
+              {"half.weight", Dtype::kF16, {8, 16}, gaussian(128, 4)},
+              {"brain.weight", Dtype::kBf16, {9, 17}, gaussian(153, 5)},
+              {"double.weight", Dtype::kF64, {12, 12}, gaussian(144, 6)},
+              {"embed_tokens.weight", Dtype::kF32, {16, 16}, gaussian(256, 7)},
+              {"norm.weight", Dtype::kF32, {4, 4}, gaussian(16, 8)}},
              {{"author", "somebody"}});
   return path;
 }
@@ -128,7 +131,7 @@ TEST(Help, TeachesEveryCommandWithExamples) {
 }
 
 TEST(Usage, WrongCommandLinesAreOneLineAndExitCode2) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   const std::vector<std::vector<std::string>> wrong = {
       {},
@@ -161,7 +164,7 @@ TEST(Usage, WrongCommandLinesAreOneLineAndExitCode2) {
     SCOPED_TRACE(json(args).dump());
     expect_one_line(run(args), 2, {"--help"});
   }
-  EXPECT_EQ(folder.names(), std::set<std::string>{"model.safetensors"});
+  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"model.safetensors"});
 }
 
 TEST(Usage, AForcedInstructionSetThatIsNotThereIsAnError) {
@@ -171,7 +174,7 @@ TEST(Usage, AForcedInstructionSetThatIsNotThereIsAnError) {
 }
 
 TEST(Mask, ReportsAndWritesWhatItPromises) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   const Outcome outcome = run({"mask", model, out, "--pattern", "2:4", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -191,13 +194,13 @@ TEST(Mask, ReportsAndWritesWhatItPromises) {
   }
   EXPECT_EQ(masked, (std::set<std::string>{"fc1.weight", "conv.weight", "half.weight",
                                            "brain.weight", "double.weight"}));
-  EXPECT_EQ(skipped,
-            (std::set<std::string>{"fc1.bias", "embed_tokens.weight", "norm.weight"}));
+  EXPECT_EQ(skipped, (std::set<std::string>{"fc1.bias", "embed_tokens.weight", "norm.weight"}));
 
   double score = 0, total = 0;
   const auto before = floats_of(model, "fc1.weight"), after = floats_of(out, "fc1.weight");
   for (size_t i = 0; i < before.size(); ++i) {
-    EXPECT_TRUE(after[i] == 0 || std::bit_cast<uint32_t>(after[i]) == std::bit_cast<uint32_t>(before[i]));
+    EXPECT_TRUE(after[i] == 0 ||
+                std::bit_cast<uint32_t>(after[i]) == std::bit_cast<uint32_t>(before[i]));
     score += std::abs(double{after[i]});
     total += std::abs(double{before[i]});
   }
@@ -212,14 +215,14 @@ TEST(Mask, ReportsAndWritesWhatItPromises) {
 }
 
 TEST(Mask, OfEverySolverAndPatternPassesCheckWithoutFlags) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder);
   for (const Solver& solver : solvers()) {
     for (const char* pattern : {"2:4", "1:4", "4:8", "3:5", "2:4x2", "1:16", "8:16"}) {
       SCOPED_TRACE(fmt::format("{} {}", solver.name, pattern));
       const std::string out = folder / "out.safetensors";
-      std::vector<std::string> args = {"mask", model, out, "--pattern", pattern,
-                                       "--solver", std::string(solver.name)};
+      std::vector<std::string> args = {
+          "mask", model, out, "--pattern", pattern, "--solver", std::string(solver.name)};
       if (solver.transposable) args.push_back("--transposable");
       const Outcome masked = run(args);
       ASSERT_EQ(masked.code, 0) << masked.err;
@@ -235,18 +238,18 @@ TEST(Mask, OfEverySolverAndPatternPassesCheckWithoutFlags) {
 }
 
 TEST(Mask, IsTheSameFileForAnyNumberOfThreads) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder);
   for (const char* flag : {"--json", "--transposable"}) {
     const std::string one = folder / "one.safetensors", two = folder / "two.safetensors";
     ASSERT_EQ(run({"mask", model, one, "--pattern", "4:8", flag, "--threads", "1"}).code, 0);
     ASSERT_EQ(run({"mask", model, two, "--pattern", "4:8", flag, "--threads", "2"}).code, 0);
-    EXPECT_EQ(read_text(one), read_text(two));
+    EXPECT_EQ(contents(one), contents(two));
   }
 }
 
 TEST(Mask, MasksFileHoldsTheMasks) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   const std::string masks = folder / "masks.safetensors";
   ASSERT_EQ(run({"mask", model, out, "--pattern", "2:4", "--masks", masks}).code, 0);
@@ -258,11 +261,12 @@ TEST(Mask, MasksFileHoldsTheMasks) {
 }
 
 TEST(Mask, GreedySolversCarryACertifiedGap) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   const auto masked = [&](const char* solver) {
     return run({"mask", model, out, "--pattern", "4:8", "--transposable", "--solver", solver,
-                "--include", "fc1.weight", "--json"}).json()["tensors"][0];
+                "--include", "fc1.weight", "--json"})
+        .json()["tensors"][0];
   };
   const json exact = masked("exact"), greedy = masked("greedy-keep");
   EXPECT_EQ(exact["gap"], 0.0);
@@ -272,15 +276,16 @@ TEST(Mask, GreedySolversCarryACertifiedGap) {
 }
 
 TEST(Mask, IncludeAndExcludeSelectByName) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
-  const json included = run({"mask", model, out, "--pattern", "2:4", "--include",
-                             "embed|norm|bias", "--json"}).json();
+  const json included =
+      run({"mask", model, out, "--pattern", "2:4", "--include", "embed|norm|bias", "--json"})
+          .json();
   ASSERT_EQ(included["tensors"].size(), 2u);
   EXPECT_EQ(included["tensors"][0]["name"], "embed_tokens.weight");
   EXPECT_EQ(included["skipped"][1]["reason"], "1 dimension: weights have 2 or 4");
-  const json excluded = run({"mask", model, out, "--pattern", "2:4", "--exclude", "^conv|half",
-                             "--json"}).json();
+  const json excluded =
+      run({"mask", model, out, "--pattern", "2:4", "--exclude", "^conv|half", "--json"}).json();
   EXPECT_EQ(excluded["tensors"].size(), 3u);
   expect_one_line(run({"mask", model, out, "--pattern", "2:4", "--include", "(["}), 1,
                   {"--include", "(["});
@@ -289,7 +294,7 @@ TEST(Mask, IncludeAndExcludeSelectByName) {
 }
 
 TEST(Mask, KeepsThePromisesOfTensorsThatItLeavesAlone) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   ASSERT_EQ(run({"mask", model, out, "--pattern", "2:4", "--include", "fc1.weight"}).code, 0);
   ASSERT_EQ(run({"mask", out, out, "--pattern", "1:4", "--include", "conv"}).code, 0);
@@ -301,7 +306,7 @@ TEST(Mask, KeepsThePromisesOfTensorsThatItLeavesAlone) {
 }
 
 TEST(Mask, RefusesWeightsThatAreNotFiniteAndLeavesNothing) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string in = folder / "in.safetensors";
   auto weights = gaussian(8 * 8 * 3 * 3);
   weights[(2 * 8 + 5) * 9 + 4] = std::numeric_limits<float>::quiet_NaN();
@@ -313,11 +318,11 @@ TEST(Mask, RefusesWeightsThatAreNotFiniteAndLeavesNothing) {
   write_file(in, {{"conv.weight", Dtype::kF32, {8, 8, 3, 3}, weights}});
   expect_one_line(run({"mask", in, folder / "out.safetensors", "--pattern", "2:4"}), 1,
                   {"conv.weight", "-inf"});
-  EXPECT_EQ(folder.names(), std::set<std::string>{"in.safetensors"});
+  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"in.safetensors"});
 }
 
 TEST(Mask, FailsCleanlyWhereItCannotReadOrWrite) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder);
   expect_one_line(run({"mask", folder / "none.safetensors", folder / "o", "--pattern", "2:4"}), 1,
                   {"none.safetensors"});
@@ -330,28 +335,33 @@ TEST(Mask, FailsCleanlyWhereItCannotReadOrWrite) {
   std::ofstream(folder / "broken.safetensors") << "no checkpoint";
   expect_one_line(run({"check", folder / "broken.safetensors", "--pattern", "2:4"}), 1,
                   {"broken.safetensors"});
-  EXPECT_EQ(folder.names(), (std::set<std::string>{"model.safetensors", "broken.safetensors"}));
+  EXPECT_EQ(names_in(folder.path()),
+            (std::set<std::string>{"model.safetensors", "broken.safetensors"}));
 }
 
 TEST(Mask, ASignalLeavesNothingBehind) {
-  const Folder folder;
+  const ScratchFolder folder;
   ASSERT_EQ(run({"synth", folder / "big.safetensors", "--width", "512", "--layers", "8"}).code, 0);
   for (const int signal : {SIGINT, SIGTERM}) {
     Program program({"mask", folder / "big.safetensors", folder / "out.safetensors", "--pattern",
                      "16:32", "--transposable", "--solver", "flow"});
-    const auto begun = [&] { return folder.names().size() > 1; };  // its temporary file is there
-    for (int i = 0; i < 1000 && !begun(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const auto begun = [&] {
+      return names_in(folder.path()).size() > 1;
+    };  // its temporary file is there
+    for (int i = 0; i < 1000 && !begun(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ASSERT_TRUE(begun());
     ::kill(program.pid(), signal);
     EXPECT_EQ(program.wait().code, 128 + signal);
-    EXPECT_EQ(folder.names(), std::set<std::string>{"big.safetensors"});
+    EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"big.safetensors"});
   }
 }
 
 #ifndef __SANITIZE_ADDRESS__  // its own memory would hide what is measured
 TEST(Mask, MemoryDoesNotGrowWithTheCheckpoint) {
-  const Folder folder;
-  ASSERT_EQ(run({"synth", folder / "big.safetensors", "--width", "1024", "--size", "300MB"}).code, 0);
+  const ScratchFolder folder;
+  ASSERT_EQ(run({"synth", folder / "big.safetensors", "--width", "1024", "--size", "300MB"}).code,
+            0);
   const Outcome masked = run({"mask", folder / "big.safetensors", folder / "out.safetensors",
                               "--pattern", "2:4", "--transposable"});
   ASSERT_EQ(masked.code, 0) << masked.err;
@@ -360,7 +370,7 @@ TEST(Mask, MemoryDoesNotGrowWithTheCheckpoint) {
 #endif
 
 TEST(Mask, ShardedInShardedOut) {
-  const Folder folder;
+  const ScratchFolder folder;
   fs::create_directory(folder / "in");
   write_file(folder / "in/model-1.safetensors", {{"a.weight", Dtype::kF32, {8, 8}, gaussian(64)}});
   write_file(folder / "in/model-2.safetensors", {{"b.weight", Dtype::kF32, {8, 8}, gaussian(64, 1)},
@@ -370,7 +380,7 @@ TEST(Mask, ShardedInShardedOut) {
       << R"("b.weight": "model-2.safetensors", "b.bias": "model-2.safetensors"}})";
   ASSERT_EQ(run({"mask", folder / "in", folder / "out", "--pattern", "2:4"}).code, 0);
   EXPECT_EQ(run({"check", folder / "out"}).code, 0);
-  const json index = json::parse(read_text(folder / "out/model.safetensors.index.json"));
+  const json index = json::parse(contents(folder / "out/model.safetensors.index.json"));
   EXPECT_EQ(index["metadata"]["total_size"], 544);
   EXPECT_EQ(index["weight_map"]["b.bias"], "model-2.safetensors");
   EXPECT_EQ(tensor_bytes_of(folder / "in", "b.bias"), tensor_bytes_of(folder / "out", "b.bias"));
@@ -379,7 +389,7 @@ TEST(Mask, ShardedInShardedOut) {
 }
 
 TEST(Check, FindsTheFirstWeightTooMany) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string file = folder / "f.safetensors";
   std::vector<float> weights(8 * 8, 0.0F);
   weights[3 * 8 + 4] = weights[3 * 8 + 5] = 1;  // 2 of 4 along inputs: legal
@@ -403,7 +413,7 @@ TEST(Check, FindsTheFirstWeightTooMany) {
 }
 
 TEST(Check, StrictRefusesShortGroups) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string file = folder / "f.safetensors";
   write_file(file, {{"x.weight", Dtype::kF32, {4, 6}, std::vector<float>(24, 0.0F)}});
   EXPECT_EQ(run({"check", file, "--pattern", "2:4"}).code, 0);
@@ -412,7 +422,7 @@ TEST(Check, StrictRefusesShortGroups) {
 }
 
 TEST(Check, SharedPatternsMustReallyBeShared) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string file = folder / "f.safetensors";
   std::vector<float> weights(8 * 4, 0.0F);
   for (size_t r = 0; r < 8; ++r) weights[r * 4] = weights[r * 4 + (r < 4 ? 1 : 2)] = 1;
@@ -425,7 +435,7 @@ TEST(Check, SharedPatternsMustReallyBeShared) {
 }
 
 TEST(Check, ListsWhatItDoesNotTest) {
-  const Folder folder;
+  const ScratchFolder folder;
   const json report = run({"check", write_model(folder), "--pattern", "4:4", "--json"}).json();
   EXPECT_EQ(report["tensors"].size(), 5u);
   EXPECT_EQ(report["skipped"].size(), 3u);
@@ -435,7 +445,7 @@ TEST(Check, ListsWhatItDoesNotTest) {
 }
 
 TEST(Info, NamesTheTightestPatterns) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   ASSERT_EQ(run({"mask", model, out, "--pattern", "2:4", "--transposable"}).code, 0);
   const json report = run({"info", out, "--json"}).json();
@@ -454,7 +464,7 @@ TEST(Diversity, CountsExactlyAndShowsThePaperBesideIt) {
   EXPECT_NEAR(counted["log2_nm"], 8 * std::log2(70.0), 1e-9);
   EXPECT_NEAR(counted["log2_unstructured"], std::log2(1.832624140942591e18), 1e-9);
   EXPECT_NEAR(counted["log2_transposable_paper"], std::log2(1.755756e13), 1e-4);
-  const Folder folder;
+  const ScratchFolder folder;
   const json model =
       run({"diversity", "--pattern", "2:4", "--checkpoint", write_model(folder), "--json"}).json();
   EXPECT_EQ(model["weights"], 24 * 40 + 16 * 8 * 9 + 8 * 16 + 9 * 17 + 12 * 12);
@@ -462,7 +472,7 @@ TEST(Diversity, CountsExactlyAndShowsThePaperBesideIt) {
 }
 
 TEST(Ladder, StandsInTheOrderOfTheTheorems) {
-  const Folder folder;
+  const ScratchFolder folder;
   const json report = run({"ladder", write_model(folder), "--json"}).json();
   const auto kept = [&](const std::string& structure, bool transposable, const json& solver) {
     for (const json& rung : report["ladder"]) {
@@ -481,13 +491,14 @@ TEST(Ladder, StandsInTheOrderOfTheTheorems) {
 }
 
 TEST(Bench, SolvePrintsRecords) {
-  const Outcome outcome = run({"bench", "solve", "--size", "64", "--rounds", "2", "--pattern", "2:4",
-                               "--pattern", "4:8", "--json"});
+  const Outcome outcome = run({"bench", "solve", "--size", "64", "--rounds", "2", "--pattern",
+                               "2:4", "--pattern", "4:8", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const json records = outcome.json();
   EXPECT_EQ(records.size(), 2 * solvers().size());
   for (const json& record : records) {
-    for (const char* key : {"solver", "pattern", "transposable", "mweights_per_s", "ratio_to_flow"}) {
+    for (const char* key :
+         {"solver", "pattern", "transposable", "mweights_per_s", "ratio_to_flow"}) {
       EXPECT_TRUE(record.contains(key)) << key;
     }
     EXPECT_GT(record["mweights_per_s"], 0.0);
@@ -495,7 +506,7 @@ TEST(Bench, SolvePrintsRecords) {
 }
 
 TEST(Output, APipeGetsNoControlCharactersAndAFullDiskIsAnError) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string model = write_model(folder);
   const Outcome outcome = run({"mask", model, folder / "o.safetensors", "--pattern", "2:4"});
   EXPECT_EQ(outcome.err, "");

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/scratch_folder.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/checkpoint/safetensors.h"
 #include "weft/core/error.h"
@@ -30,38 +31,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 namespace weft {
 namespace {
 
+using test::contents;
+using test::names_in;
+using test::put;
+using test::ScratchFolder;
+
 namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
-
-class ScratchFolder {
- public:
-  ScratchFolder() : path_(::testing::TempDir() + "weft-malformed-XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp: " + path_);
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  fs::path operator/(const std::string& name) const { return fs::path(path_) / name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-void put(const fs::path& path, std::string_view text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 std::string repeated(const std::string& text, int times) {
   std::string result;

@@ -6,50 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/scratch_folder.h"
+
 namespace weft::test {
-
-namespace fs = std::filesystem;
-
-inline std::string read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// A folder that is gone when the test is.
-class Folder {
- public:
-  Folder() {
-    std::string name = (fs::temp_directory_path() / "weft-test-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  const fs::path& path() const { return path_; }
-
-  std::set<std::string> names() const {
-    std::set<std::string> found;
-    for (const auto& entry : fs::recursive_directory_iterator(path_)) {
-      found.insert(fs::relative(entry.path(), path_).string());
-    }
-    return found;
-  }
-
- private:
-  fs::path path_;
-};
 
 struct Outcome {
   int code = -1;  // exit code, or 128 + signal
@@ -64,7 +27,7 @@ class Program {
  public:
   // Begins the program; standard output goes to a file unless `out` names another one.
   explicit Program(std::vector<std::string> args, const std::string& out = "") {
-    const std::string out_path = out.empty() ? logs_ / "out" : out;
+    const std::string out_path = out.empty() ? (logs_ / "out").string() : out;
     const std::string err_path = logs_ / "err";
     pid_ = ::fork();
     if (pid_ != 0) return;
@@ -85,7 +48,7 @@ class Program {
     rusage usage{};
     ::wait4(pid_, &status, 0, &usage);
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    return {code, read_text(logs_ / "out"), read_text(logs_ / "err"), usage.ru_maxrss * 1024};
+    return {code, contents(logs_ / "out"), contents(logs_ / "err"), usage.ru_maxrss * 1024};
   }
 
  private:
@@ -93,7 +56,7 @@ class Program {
     ::dup2(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), to);
   }
 
-  Folder logs_;
+  ScratchFolder logs_;
   pid_t pid_ = 0;
 };
 

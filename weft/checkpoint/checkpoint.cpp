@@ -41,8 +41,8 @@ fs::path entry_of_folder(const fs::path& folder) {
     WEFT_CHECK(found.empty(), "{}: {} files end in {}: name one of them", folder.string(),
                found.size(), ending);
   }
-  throw Error(fmt::format("{}: no .safetensors file and no .index.json in the folder",
-                          folder.string()));
+  throw Error(
+      fmt::format("{}: no .safetensors file and no .index.json in the folder", folder.string()));
 }
 
 std::string read_index_text(const fs::path& path) {
@@ -70,9 +70,9 @@ bool is_plain_file_name(const std::string& name) {
 }
 
 std::map<std::string, std::string> parse_weight_map(const Json& document, const fs::path& path) {
-  WEFT_CHECK(document.is_object() && document.contains("weight_map") &&
-                 document["weight_map"].is_object(),
-             "{}: no object 'weight_map'", path.string());
+  WEFT_CHECK(
+      document.is_object() && document.contains("weight_map") && document["weight_map"].is_object(),
+      "{}: no object 'weight_map'", path.string());
   std::map<std::string, std::string> shard_of;
   for (const auto& [name, shard] : document["weight_map"].items()) {
     WEFT_CHECK(shard.is_string() && is_plain_file_name(shard.get<std::string>()),
@@ -112,8 +112,9 @@ void Checkpoint::add_shard(const fs::path& path) {
 
   SparsityPlan plan = SparsityPlan::from_metadata(shard.header().metadata, path.string());
   for (const auto& [name, promise] : plan.tensors) {
-    WEFT_CHECK(names.contains(name), "{}: weft.plan names tensor '{}', which the file does not have",
-               path.string(), printable(name));
+    WEFT_CHECK(names.contains(name),
+               "{}: weft.plan names tensor '{}', which the file does not have", path.string(),
+               printable(name));
   }
   plan_.tensors.merge(plan.tensors);
 }
@@ -130,8 +131,8 @@ void Checkpoint::read_index(const fs::path& path) {
 
   for (const ShardedTensor& tensor : tensors_) {
     const auto found = shard_of.find(tensor.info.name);
-    WEFT_CHECK(found != shard_of.end(), "{}: tensor '{}' is not in the index {}",
-               file_of(tensor), printable(tensor.info.name), path.filename().string());
+    WEFT_CHECK(found != shard_of.end(), "{}: tensor '{}' is not in the index {}", file_of(tensor),
+               printable(tensor.info.name), path.filename().string());
     WEFT_CHECK(found->second == shard_name(*this, tensor.shard).string(),
                "{}: tensor '{}' lies here, but the index says {}", file_of(tensor),
                printable(tensor.info.name), printable(found->second));

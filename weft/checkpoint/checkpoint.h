@@ -36,8 +36,8 @@ class Checkpoint {
   const SafetensorsReader& shard(size_t i) const { return shards_[i]; }
 
   const std::vector<ShardedTensor>& tensors() const { return tensors_; }  // shard by shard
-  const SparsityPlan& plan() const { return plan_; }                     // of all shards
-  uint64_t bytes() const;                                                // of all tensors
+  const SparsityPlan& plan() const { return plan_; }                      // of all shards
+  uint64_t bytes() const;                                                 // of all tensors
 
   void read(const ShardedTensor& tensor, uint64_t offset, std::span<std::byte> out) const;
   // The file that the tensor lies in, for messages.

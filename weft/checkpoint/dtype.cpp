@@ -67,11 +67,12 @@ Element load(const std::byte* from) {
 
 float widen_f16(uint16_t half) {
   const uint32_t magnitude = half & 0x7fffu;
-  // Exponent and mantissa moved into place and the bias corrected by a product, which also
-  // normalises subnormals; infinity and NaN keep an exponent of all ones.
-  const float finite = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  const uint32_t bits =
-      magnitude >= 0x7c00u ? (magnitude << 13) | 0x7f800000u : std::bit_cast<uint32_t>(finite);
+  constexpr uint32_t kRebias = (127 - 15) << 23;
+  // No arithmetic on subnormal floats: a process may have told the CPU to take them for zero.
+  const uint32_t subnormal = std::bit_cast<uint32_t>(static_cast<float>(magnitude) * 0x1p-24f);
+  const uint32_t normal = (magnitude << 13) + kRebias;
+  const uint32_t not_finite = (magnitude << 13) | 0x7f800000u;
+  const uint32_t bits = magnitude < 0x400u ? subnormal : magnitude < 0x7c00u ? normal : not_finite;
   return std::bit_cast<float>(bits | (half & 0x8000u) << 16);
 }
 
@@ -120,8 +121,7 @@ Mask nonzero_mask(Dtype dtype, std::span<const std::byte> bytes, int64_t rows, i
         const int count = static_cast<int>(std::min<int64_t>(64, cols - c));
         uint64_t bits = 0;
         for (int i = 0; i < count; ++i) {
-          const Element element =
-              load<Element>(row + static_cast<size_t>(c + i) * sizeof(Element));
+          const Element element = load<Element>(row + static_cast<size_t>(c + i) * sizeof(Element));
           bits |= uint64_t{(element & significant) != 0} << i;
         }
         mask.put_bits(r, c, count, bits);

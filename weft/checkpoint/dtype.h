@@ -17,9 +17,28 @@
 namespace weft {
 
 enum class Dtype : uint8_t {
-  kBool, kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64,
-  kF4, kF6E2M3, kF6E3M2, kF8E8M0, kF8E4M3, kF8E5M2, kF8E4M3Fnuz, kF8E5M2Fnuz,
-  kF16, kBf16, kF32, kF64, kC64,
+  kBool,
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kU64,
+  kI64,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kF8E8M0,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
+  kF16,
+  kBf16,
+  kF32,
+  kF64,
+  kC64,
 };
 
 std::optional<Dtype> parse_dtype(std::string_view name);
@@ -27,7 +46,8 @@ std::string_view dtype_name(Dtype dtype);
 int dtype_bits(Dtype dtype);
 bool is_weight_dtype(Dtype dtype);
 
-// True where "is this element zero?" has an answer on whole bytes: not for sub-byte and scale types.
+// True where "is this element zero?" has an answer on whole bytes: not for sub-byte and scale
+// types.
 bool has_zero(Dtype dtype);
 
 // bytes: [mask.rows, mask.cols] elements. Sets the mask where an element is not zero; -0 is zero,

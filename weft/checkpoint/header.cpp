@@ -72,7 +72,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       refuse(fmt::format("dimension {} is too large", value));
     }
     numbers_.push_back(value);
-    if (numbers_.size() > kMaxDims) refuse(fmt::format("more than {} numbers in {}", kMaxDims, field_));
+    if (numbers_.size() > kMaxDims)
+      refuse(fmt::format("more than {} numbers in {}", kMaxDims, field_));
     return true;
   }
 
@@ -110,7 +111,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return refuse(fmt::format("{} is not a whole number of 64 bits", printable(text, 40)));
   }
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
-    throw Error(fmt::format("{}: header is not valid JSON: {}", file_, printable(error.what(), 300)));
+    throw Error(
+        fmt::format("{}: header is not valid JSON: {}", file_, printable(error.what(), 300)));
   }
 
   bool complete() const { return place_ == Place::kEnd; }
@@ -141,8 +143,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       throw Error(fmt::format("{}: header is not an object of tensors: {}", file_, problem));
     }
     if (is_metadata_) throw Error(fmt::format("{}: __metadata__: {}", file_, problem));
-    throw Error(fmt::format("{}: tensor '{}': {}", file_, printable(header_.tensors.back().name),
-                            problem));
+    throw Error(
+        fmt::format("{}: tensor '{}': {}", file_, printable(header_.tensors.back().name), problem));
   }
 
   Header& header_;
@@ -163,8 +165,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 void check_extent(const TensorInfo& tensor, uint64_t data_bytes, const std::string& file) {
   if (tensor.begin > tensor.end) {
-    refuse_tensor(file, tensor, fmt::format("data begins at {}, after its end at {}", tensor.begin,
-                                            tensor.end));
+    refuse_tensor(file, tensor,
+                  fmt::format("data begins at {}, after its end at {}", tensor.begin, tensor.end));
   }
   uint64_t needed = 0;
   try {
@@ -173,14 +175,16 @@ void check_extent(const TensorInfo& tensor, uint64_t data_bytes, const std::stri
     refuse_tensor(file, tensor, error.what());
   }
   if (needed != tensor.bytes()) {
-    refuse_tensor(file, tensor,
-                  fmt::format("{} of shape {} takes {} bytes, but its data_offsets span {}",
-                              dtype_name(tensor.dtype), shape_text(tensor.shape), needed,
-                              tensor.bytes()));
+    refuse_tensor(
+        file, tensor,
+        fmt::format("{} of shape {} takes {} bytes, but its data_offsets span {}",
+                    dtype_name(tensor.dtype), shape_text(tensor.shape), needed, tensor.bytes()));
   }
   if (tensor.end > data_bytes) {
-    refuse_tensor(file, tensor, fmt::format("data ends at {}, but the file has {} bytes of data: "
-                                            "the file is truncated", tensor.end, data_bytes));
+    refuse_tensor(file, tensor,
+                  fmt::format("data ends at {}, but the file has {} bytes of data: "
+                              "the file is truncated",
+                              tensor.end, data_bytes));
   }
 }
 
@@ -189,12 +193,15 @@ void check_tiling(const std::vector<TensorInfo>& tensors, uint64_t data_bytes,
   uint64_t reached = 0;
   for (const TensorInfo& tensor : tensors) {
     if (tensor.begin > reached) {
-      refuse_tensor(file, tensor, fmt::format("begins at {}, which leaves a hole after {}",
-                                              tensor.begin, reached));
+      refuse_tensor(
+          file, tensor,
+          fmt::format("begins at {}, which leaves a hole after {}", tensor.begin, reached));
     }
     if (tensor.begin < reached) {
-      refuse_tensor(file, tensor, fmt::format("begins at {}, inside the tensor before it, which "
-                                              "ends at {}: they overlap", tensor.begin, reached));
+      refuse_tensor(file, tensor,
+                    fmt::format("begins at {}, inside the tensor before it, which "
+                                "ends at {}: they overlap",
+                                tensor.begin, reached));
     }
     reached = tensor.end;
   }
@@ -276,7 +283,8 @@ std::string format_header(std::vector<TensorInfo>& tensors, const Metadata& meta
              text.size(), kMaxHeaderBytes);
 
   std::string prefix(8, '\0');
-  for (int i = 0; i < 8; ++i) prefix[static_cast<size_t>(i)] = static_cast<char>(text.size() >> (8 * i));
+  for (int i = 0; i < 8; ++i)
+    prefix[static_cast<size_t>(i)] = static_cast<char>(text.size() >> (8 * i));
   return prefix + text;
 }
 

@@ -48,7 +48,8 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
     for (size_t i = 0; i < kLengthBytes; ++i) length |= static_cast<uint64_t>(prefix[i]) << (8 * i);
     WEFT_CHECK(length <= kMaxHeaderBytes,
                "{}: header length {} is more than the {} bytes that the format allows: not a "
-               "safetensors file", path.string(), length, kMaxHeaderBytes);
+               "safetensors file",
+               path.string(), length, kMaxHeaderBytes);
     WEFT_CHECK(length <= file_bytes - kLengthBytes,
                "{}: header length {} reaches past the end of the file, which has {} bytes",
                path.string(), length, file_bytes);

@@ -66,9 +66,9 @@ AtomicFile::AtomicFile(const fs::path& target) : target_(resolve(target)) {
 
   static std::atomic<int> counter{0};
   while (fd_ < 0) {
-    temporary_ = target_.parent_path() /
-                 fmt::format(".{}.weft-{}-{}", target_.filename().string().substr(0, 200),
-                             ::getpid(), counter.fetch_add(1));
+    temporary_ = target_.parent_path() / fmt::format(".{}.weft-{}-{}",
+                                                     target_.filename().string().substr(0, 200),
+                                                     ::getpid(), counter.fetch_add(1));
     slot_ = claim_slot(temporary_.string());
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd_ >= 0) break;
@@ -98,8 +98,7 @@ void AtomicFile::discard() noexcept {
 
 void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written =
-        ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     WEFT_CHECK(written > 0, "{}: cannot write: {}", target_.string(), reason());
     bytes = bytes.subspan(static_cast<size_t>(written));

@@ -25,8 +25,8 @@ class Mask {
   uint64_t bits(int64_t row, int64_t col, int count) const;
   void put_bits(int64_t row, int64_t col, int count, uint64_t bits);
 
-  int64_t count() const;    // kept weights
-  double density() const;   // kept / all; 1 for an empty matrix
+  int64_t count() const;   // kept weights
+  double density() const;  // kept / all; 1 for an empty matrix
   Mask transposed() const;
 
   friend bool operator==(const Mask&, const Mask&) = default;

@@ -8,7 +8,7 @@ namespace weft {
 
 template <typename T>
 struct MatrixView {
-  T* data = nullptr;       // [rows, cols], row r at data + r * row_stride
+  T* data = nullptr;  // [rows, cols], row r at data + r * row_stride
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t row_stride = 0;  // >= cols

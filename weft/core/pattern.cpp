@@ -44,10 +44,9 @@ Pattern::Pattern(int keep, int group, int share) : keep_(keep), group_(group), s
 Pattern Pattern::parse(std::string_view text) {
   std::string_view rest = text;
   int keep = 0, group = 0, share = 1;
-  const bool well_formed = take_number(rest, keep) && take_char(rest, ':') &&
-                           take_number(rest, group) &&
-                           (rest.empty() || (take_char(rest, 'x') && take_number(rest, share))) &&
-                           rest.empty();
+  const bool well_formed =
+      take_number(rest, keep) && take_char(rest, ':') && take_number(rest, group) &&
+      (rest.empty() || (take_char(rest, 'x') && take_number(rest, share))) && rest.empty();
   WEFT_CHECK(well_formed && is_valid(keep, group, share), "pattern '{}': {}", printable(text),
              kAccepted);
   return Pattern(keep, group, share);

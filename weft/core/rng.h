@@ -50,9 +50,7 @@ class Rng {
     const double radius = std::sqrt(-2 * std::log(radius_draw));
     return {radius * std::cos(angle), radius * std::sin(angle)};
   }
-  double normal(uint64_t index) const {
-    return normals(index / 2)[index % 2];
-  }
+  double normal(uint64_t index) const { return normals(index / 2)[index % 2]; }
 
  private:
   __extension__ using Wide = unsigned __int128;

@@ -10,8 +10,12 @@ namespace {
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
-  const size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3
-                        : lead < 0xf5 ? 4 : 0;
+  const size_t length = lead < 0x80   ? 1
+                        : lead < 0xc2 ? 0
+                        : lead < 0xe0 ? 2
+                        : lead < 0xf0 ? 3
+                        : lead < 0xf5 ? 4
+                                      : 0;
   if (length > text.size()) return 0;
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
@@ -32,8 +36,8 @@ std::string escaped(char c) {
 
 bool is_control(std::string_view sequence) {
   const auto first = static_cast<unsigned char>(sequence[0]);
-  const bool c1 = sequence.size() == 2 && first == 0xc2 &&
-                  static_cast<unsigned char>(sequence[1]) < 0xa0;
+  const bool c1 =
+      sequence.size() == 2 && first == 0xc2 && static_cast<unsigned char>(sequence[1]) < 0xa0;
   return first < 0x20 || first == 0x7f || c1;
 }
 

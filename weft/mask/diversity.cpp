@@ -84,7 +84,8 @@ class MatrixCounter {
 
   // Takes `left` columns out of the classes from `k` on, in every way; a taken column moves one
   // class down.
-  void spread(const Capacity& capacity, Capacity& after, size_t k, int left, const mpz_class& ways) {
+  void spread(const Capacity& capacity, Capacity& after, size_t k, int left,
+              const mpz_class& ways) {
     if (left == 0) {
       ways_[after] += ways;
       return;

@@ -90,7 +90,8 @@ class TileSolver {
       V last_taken = hn::Zero(d_), first_left = hn::Zero(d_);
       for (size_t c = 0; c < stride_; c += N) {
         const V rank = BeatenBy(row, c), mine = hn::Load(d_, row + c);
-        last_taken = hn::Add(last_taken, hn::IfThenElseZero(hn::Eq(hn::Add(rank, one), keep), mine));
+        last_taken =
+            hn::Add(last_taken, hn::IfThenElseZero(hn::Eq(hn::Add(rank, one), keep), mine));
         first_left = hn::Add(first_left, hn::IfThenElseZero(hn::Eq(rank, keep), mine));
       }
       const V sum = hn::Add(hn::SumOfLanes(d_, last_taken), hn::SumOfLanes(d_, first_left));
@@ -246,11 +247,11 @@ class TileSolver {
   int row_keep_, col_keep_;
   bool balanced_;  // every column will be full, so any prices are good to begin with
   int count_[kMaxSide] = {};
-  uint64_t held_[kMaxSide];          // bit c of word r: row r keeps column c
-  uint64_t holders_[kMaxSide] = {};  // the same by columns
+  uint64_t held_[kMaxSide];           // bit c of word r: row r keeps column c
+  uint64_t holders_[kMaxSide] = {};   // the same by columns
   HWY_ALIGN double label_[kMaxSide];  // distance from the crowded columns, so far
   HWY_ALIGN double price_[kMaxSide];
-  HWY_ALIGN double via_[kMaxSide];    // row * 64 + column of the last move, exact in a double
+  HWY_ALIGN double via_[kMaxSide];  // row * 64 + column of the last move, exact in a double
   HWY_ALIGN double weight_[kMaxSide * kMaxSide];
   HWY_ALIGN double offer_[kMaxSide * kMaxSide];  // -|w|, or infinity where the row holds the column
 };

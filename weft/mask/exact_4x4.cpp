@@ -46,8 +46,7 @@ HWY_INLINE constexpr int Cell(int row, int col) { return 1 << (4 * row + col); }
 // The first of the two unless the second is better.
 HWY_INLINE Choice Better(const Choice& first, const Choice& second) {
   const auto second_wins = hn::Gt(second.score, first.score);
-  return {hn::Max(first.score, second.score),
-          hn::IfThenElse(second_wins, second.mask, first.mask)};
+  return {hn::Max(first.score, second.score), hn::IfThenElse(second_wins, second.mask, first.mask)};
 }
 
 HWY_INLINE Choice Both(const Choice& one, const Choice& other) {
@@ -202,8 +201,8 @@ int64_t Exact4x4Band(MatrixView<const T> band, const Pattern& pattern, Mask& mas
     for (int64_t r = 0; r < 4; ++r) {
       for (int64_t c = 0; c < 4 * left; ++c) padded[r * stride + c] = band.row(r)[col + c];
     }
-    SolveTiles(MatrixView<const T>(padded, 4, stride), 0, pattern.keep(),
-               static_cast<size_t>(left), mask, first_row, col);
+    SolveTiles(MatrixView<const T>(padded, 4, stride), 0, pattern.keep(), static_cast<size_t>(left),
+               mask, first_row, col);
   }
   return col + 4 * left;
 }

@@ -21,7 +21,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // lanes: [group, Lanes(d)], element i of group l at lanes[i * Lanes(d) + l].
 template <class D, typename T = hn::TFromD<D>>
-HWY_INLINE void LoadSideBySide(D d, const T* HWY_RESTRICT row, size_t group, T* HWY_RESTRICT lanes) {
+HWY_INLINE void LoadSideBySide(D d, const T* HWY_RESTRICT row, size_t group,
+                               T* HWY_RESTRICT lanes) {
   const size_t N = hn::Lanes(d);
   if (group == 4) {
     hn::VFromD<D> v0, v1, v2, v3;
@@ -35,7 +36,8 @@ HWY_INLINE void LoadSideBySide(D d, const T* HWY_RESTRICT row, size_t group, T* 
   for (size_t l = 0; l < N; ++l) {
     for (size_t i = 0; i < group; ++i) lanes[i * N + l] = row[l * group + i];
   }
-  for (size_t i = 0; i < group; ++i) hn::Store(hn::Abs(hn::Load(d, lanes + i * N)), d, lanes + i * N);
+  for (size_t i = 0; i < group; ++i)
+    hn::Store(hn::Abs(hn::Load(d, lanes + i * N)), d, lanes + i * N);
 }
 
 // kept[l]: the bits of group l.

@@ -2,7 +2,8 @@
 //
 // Within a block of share * group rows, rows equal modulo group share; a transposable mask shares
 // columns in the same way, within blocks of share * group columns (see Pattern). A block cut short
-// by the edge has fewer members in some or all of its classes, and at most min(group, rows) classes.
+// by the edge has fewer members in some or all of its classes, and at most min(group, rows)
+// classes.
 //
 //   2:4x2, rows:  r, r+4 -> sum row r        columns (transposable):  c, c+4 -> sum column c
 #pragma once

@@ -9,8 +9,9 @@ namespace {
 
 // Columns of a terminal: bytes that do not continue a UTF-8 sequence. Good for what weft prints.
 size_t width_of(const std::string& text) {
-  return static_cast<size_t>(std::count_if(
-      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
 }
 
 }  // namespace
