@@ -50,7 +50,7 @@ fuzz:
 	cmake --build --preset fuzz
 	mkdir -p build/fuzz/found
 	build/fuzz/bin/safetensors_fuzz -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
-	  build/fuzz/found tests/fuzz/corpus
+	  -dict=tests/fuzz/safetensors.dict build/fuzz/found tests/fuzz/corpus
 
 stress: program
 	@scripts/stress $(WEFT)

@@ -9,6 +9,12 @@
 namespace weft::bench {
 namespace {
 
+#ifdef __clang__
+constexpr const char* kCompiler = __VERSION__;  // begins with the name
+#else
+constexpr const char* kCompiler = "g++ " __VERSION__;
+#endif
+
 std::string cpu_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
@@ -19,6 +25,6 @@ std::string cpu_name() {
 
 }  // namespace
 
-Environment environment() { return {cpu_name(), current_isa(), threads(), __VERSION__, kCommit}; }
+Environment environment() { return {cpu_name(), current_isa(), threads(), kCompiler, kCommit}; }
 
 }  // namespace weft::bench

@@ -1,8 +1,10 @@
 // weft bench: measurements, each against its peer in the same run.
+#include <limits>
+
 #include "bench/environment.h"
 #include "bench/solve.h"
-#include "cli/command.h"
 #include "cli/progress.h"
+#include "cli/shared.h"
 #include "weft/core/parallel.h"
 #include "weft/report/table.h"
 
@@ -11,35 +13,25 @@ namespace {
 
 class BenchSolveCommand : public Command {
  public:
-  void declare(CLI::App& app) {
-    app.add_option("--pattern", patterns_, "Patterns to solve for")->type_name("N:M[xS]");
-    app.add_option("--solver", solvers_, "Solvers to run (default: all)");
-    app.add_option("--size", plan_.size, "Rows and columns of the matrix")
-        ->check(CLI::Range(64, 32768))
-        ->capture_default_str();
-    app.add_option("--rounds", plan_.rounds, "Rounds to take the median of")
-        ->check(CLI::Range(1, 1000))
-        ->capture_default_str();
-    app.add_option("--seconds", plan_.seconds, "Fewer rounds if they would take longer in all")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
-    app.add_option("--seed", plan_.seed, "Of the Gaussian weights")->capture_default_str();
-    app.add_option("--threads", threads_, "Threads to use")
-        ->check(CLI::Range(1, kMaxThreads))
-        ->capture_default_str();
-    declare_json(app, json_);
+  void declare(Flags& flags) override {
+    flags.texts("--pattern", "N:M[xS]", patterns_, "Patterns to solve for",
+                problem_in([](const std::string& text) { Pattern::parse(text); }));
+    flags.texts("--solver", "NAME", solvers_, "Solvers to run (default: all)",
+                problem_in([](const std::string& text) { weft::solver(text); }));
+    flags.integer("--size", plan_.size, 64, 32768, "Rows and columns of the matrix");
+    flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
+    flags.seconds("--seconds", plan_.seconds, "Fewer rounds if they would take longer in all");
+    flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of the weights");
+    common_.threads = 1;
+    common_.declare(flags);
   }
 
   int run() override {
-    set_threads(threads_);
-    try {
-      for (const std::string& pattern : patterns_) {
-        plan_.patterns.push_back(Pattern::parse(pattern));
-      }
-      for (const std::string& name : solvers_) plan_.solvers.push_back(&weft::solver(name));
-    } catch (const Error& error) {
-      throw UsageError(error.what());
-    }
+    common_.apply();
+    plan_.rounds = static_cast<int>(rounds_);
+    plan_.seed = static_cast<uint64_t>(seed_);
+    for (const std::string& pattern : patterns_) plan_.patterns.push_back(Pattern::parse(pattern));
+    for (const std::string& name : solvers_) plan_.solvers.push_back(&weft::solver(name));
     if (solvers_.empty()) {
       for (const Solver& solver : weft::solvers()) plan_.solvers.push_back(&solver);
     }
@@ -53,7 +45,7 @@ class BenchSolveCommand : public Command {
       done = reached;
     });
     progress.finish();
-    json_ ? report_json(records) : report(records);
+    common_.json ? report_json(records) : report(records);
     return 0;
   }
 
@@ -74,9 +66,8 @@ class BenchSolveCommand : public Command {
     const bench::Environment on = bench::environment();
     print(table.str());
     print(fmt::format(
-        "\n{0} x {0} Gaussian fp32 weights; {1}, {2}, {3} thread{4}; g++ {5}; commit {6}\n",
-        plan_.size, on.cpu, on.isa, on.threads, on.threads == 1 ? "" : "s", on.compiler,
-        on.commit));
+        "\n{0} x {0} Gaussian fp32 weights; {1}, {2}, {3} thread{4}; {5}; commit {6}\n", plan_.size,
+        on.cpu, on.isa, on.threads, on.threads == 1 ? "" : "s", on.compiler, on.commit));
   }
 
   void report_json(const std::vector<bench::SolveRecord>& records) const {
@@ -107,20 +98,18 @@ class BenchSolveCommand : public Command {
   std::vector<std::string> patterns_ = {"2:4", "1:4", "4:8", "8:16", "16:32"};
   std::vector<std::string> solvers_;
   bench::SolvePlan plan_;
-  int threads_ = 1;
-  bool json_ = false;
+  int64_t rounds_ = 5, seed_ = 1;
+  CommonFlags common_;
 };
 
 }  // namespace
 
-void add_bench(CLI::App& app, std::unique_ptr<Command>& chosen) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure, against a peer in the same run");
-  bench->require_subcommand(1);
-  add_command<BenchSolveCommand>(
-      *bench, chosen, "solve", "Throughput of the mask solvers against minimum-cost flow",
-      "  weft bench solve\n"
-      "  weft bench solve --json\n"
-      "  weft bench solve --size 8192 --pattern 8:16 --solver exact --threads 2");
+CommandEntry bench_solve_command() {
+  return {"bench solve", "Throughput of the mask solvers against minimum-cost flow",
+          "  weft bench solve\n"
+          "  weft bench solve --json\n"
+          "  weft bench solve --size 8192 --pattern 8:16 --solver exact --threads 2",
+          std::make_unique<BenchSolveCommand>()};
 }
 
 }  // namespace weft::cli

@@ -1,6 +1,8 @@
 // weft check: is this file really N:M, along which axis, and if not, where does it fail?
-#include "cli/command.h"
+#include <set>
+
 #include "cli/progress.h"
+#include "cli/shared.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
 #include "weft/report/table.h"
@@ -27,10 +29,9 @@ struct CheckedTensor {
   }
 };
 
-// The position as an index into the tensor: [out, in] or [out, in, kh, kw].
 std::vector<int64_t> index_of(const WeightPosition& position, const std::vector<int64_t>& shape) {
-  if (shape.size() == 2) return {position.out, position.in};
-  return {position.out, position.in, position.tap / shape[3], position.tap % shape[3]};
+  const int64_t taps = WeightShape::of(shape).taps;
+  return WeightShape::index_of(shape, position.out, position.in * taps + position.tap);
 }
 
 struct FirstViolation {
@@ -50,28 +51,29 @@ std::optional<FirstViolation> first_violation(const CheckedTensor& tensor) {
 
 class CheckCommand : public Command {
  public:
-  void declare(CLI::App& app) {
-    app.add_option("file", file_, "Checkpoint: .safetensors, .index.json, or a folder")->required();
-    declare_pattern(app, pattern_);
-    app.add_option("--axis", axis_,
-                   "Axis to test: in, out or both (default: in, or what the file "
-                   "promises)")
-        ->check(CLI::IsMember({"in", "out", "both"}));
-    names_.declare(app);
-    app.add_flag("--strict", strict_, "Refuse groups that the edge of a matrix cuts short");
-    declare_threads(app);
-    declare_json(app, json_);
+  void declare(Flags& flags) override {
+    flags.positional("file", file_, "Checkpoint: .safetensors, .index.json, or a folder");
+    declare_pattern(flags, pattern_);
+    flags.text("--axis", "in|out|both", axis_,
+               "Axis to test (default: in, or what the file promises)",
+               problem_in([](const std::string& text) { parse_axis(text); }));
+    names_.declare(flags);
+    flags.flag("--strict", strict_, "Refuse groups that the edge of a matrix cuts short");
+    common_.declare(flags);
   }
 
   int run() override {
+    common_.apply();
     const Checkpoint checkpoint = Checkpoint::open(file_);
-    if (pattern_.empty() && checkpoint.plan().tensors.empty()) {
+    plan_ = checkpoint.plan();
+    if (pattern_.empty() && plan_.tensors.empty()) {
       throw UsageError(fmt::format("--pattern is needed: {} carries no weft.plan", file_));
     }
+    refuse_missing_tensors(checkpoint);
     const Selection selection = names_.selection();
     Progress progress("checking", checkpoint.bytes());
     for (const ShardedTensor& tensor : checkpoint.tensors()) {
-      if (const auto reason = reason_to_skip(checkpoint, selection, tensor.info)) {
+      if (const auto reason = reason_to_skip(selection, tensor.info)) {
         skipped_.push_back({tensor.info.name, *reason});
         progress.add(tensor.info.bytes());
       } else {
@@ -79,32 +81,36 @@ class CheckCommand : public Command {
       }
     }
     progress.finish();
-    WEFT_CHECK(!checked_.empty(), "{}: no tensor to check: {}", file_,
-               skipped_.empty() ? "the file has none"
-                                : fmt::format("'{}' is skipped: {}", printable(skipped_[0].name),
-                                              skipped_[0].reason));
-    json_ ? report_json() : report();
+    WEFT_CHECK(!checked_.empty(), "{}: no tensor to check: {}", file_, nothing_selected(skipped_));
+    common_.json ? report_json() : report();
     return valid() ? 0 : 1;
   }
 
  private:
+  void refuse_missing_tensors(const Checkpoint& checkpoint) const {
+    std::set<std::string_view> names;
+    for (const ShardedTensor& tensor : checkpoint.tensors()) names.insert(tensor.info.name);
+    for (const auto& [name, promise] : plan_.tensors) {
+      WEFT_CHECK(names.contains(name), "{}: weft.plan names tensor '{}', which is not there", file_,
+                 printable(name));
+    }
+  }
+
   // A file with a plan is tested on what it promises; another one as `mask` would select.
-  std::optional<std::string> reason_to_skip(const Checkpoint& checkpoint,
-                                            const Selection& selection,
+  std::optional<std::string> reason_to_skip(const Selection& selection,
                                             const TensorInfo& tensor) const {
-    if (checkpoint.plan().tensors.empty()) return selection.reason_to_skip(tensor);
-    if (!checkpoint.plan().tensors.contains(tensor.name)) return "not in the file's weft.plan";
+    if (plan_.tensors.empty()) return selection.reason_to_skip(tensor);
+    if (!plan_.tensors.contains(tensor.name)) return "not in the file's weft.plan";
     if (const auto reason = selection.reason_to_skip_name(tensor.name)) return reason;
     WEFT_CHECK(WeightShape::accepts(tensor.shape) && has_zero(tensor.dtype),
                "{}: tensor '{}': weft.plan promises a pattern, which {} of shape {} cannot have",
                file_, printable(tensor.name), dtype_name(tensor.dtype), shape_text(tensor.shape));
-    if (tensor.bytes() == 0) return "empty";
     return std::nullopt;
   }
 
-  Promise promise_for(const Checkpoint& checkpoint, const std::string& name) const {
-    const auto planned = checkpoint.plan().tensors.find(name);
-    const bool has_plan = planned != checkpoint.plan().tensors.end();
+  Promise promise_for(const std::string& name) const {
+    const auto planned = plan_.tensors.find(name);
+    const bool has_plan = planned != plan_.tensors.end();
     return {pattern_.empty() ? planned->second.pattern : Pattern::parse(pattern_),
             !axis_.empty() ? parse_axis(axis_)
             : has_plan     ? planned->second.axis
@@ -114,8 +120,7 @@ class CheckCommand : public Command {
   CheckedTensor check(const Checkpoint& checkpoint, const ShardedTensor& tensor,
                       Progress& progress) const {
     const TensorInfo& info = tensor.info;
-    CheckedTensor result{
-        info.name, info.shape, promise_for(checkpoint, info.name), 0, info.elements(), {}, {}};
+    CheckedTensor result{info.name, info.shape, promise_for(info.name), 0, info.elements(), {}, {}};
     const Pattern& pattern = result.promise.pattern;
     if (result.promise.axis != Axis::kOut) result.in.emplace();
     if (result.promise.axis != Axis::kIn) result.out.emplace();
@@ -219,7 +224,9 @@ class CheckCommand : public Command {
   }
 
   std::string file_, pattern_, axis_;
-  bool strict_ = false, json_ = false;
+  bool strict_ = false;
+  CommonFlags common_;
+  SparsityPlan plan_;
   NameFilter names_;
   std::vector<CheckedTensor> checked_;
   std::vector<Skipped> skipped_;
@@ -227,16 +234,17 @@ class CheckCommand : public Command {
 
 }  // namespace
 
-void add_check(CLI::App& app, std::unique_ptr<Command>& chosen) {
-  add_command<CheckCommand>(
-      app, chosen, "check", "Test whether the weights of a file obey an N:M pattern",
+CommandEntry check_command() {
+  return {
+      "check", "Test whether the weights of a file obey an N:M pattern",
       "  weft check sparse.safetensors                          what weft wrote says what to test\n"
       "  weft check model.safetensors --pattern 2:4\n"
       "  weft check model.safetensors --pattern 4:8 --axis both --include 'mlp'\n"
       "\n"
       "Axis `in` is along the inputs of one output (the forward product), `out` along the outputs\n"
       "of one input (the backward product). Exit code 0 when every tested tensor obeys, 1 when\n"
-      "one does not. The position printed is the first weight too many.");
+      "one does not. The position printed is the first weight too many.",
+      std::make_unique<CheckCommand>()};
 }
 
 }  // namespace weft::cli

@@ -1,82 +1,79 @@
-// What the subcommands share. Each has a file of its own, with one function that adds it.
+// A subcommand: flags that it declares, and a run that returns the exit code of the program.
+//
+// Only command_line.cpp includes CLI11, which takes longer to compile than all of weft's commands.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
-#include "weft/checkpoint/checkpoint.h"
-#include "weft/checkpoint/select.h"
 #include "weft/core/error.h"
-#include "weft/core/pattern.h"
 
 namespace weft::cli {
 
-using Json = nlohmann::ordered_json;
-
-// Flags that go well together but not in this combination: exit code 2, like any wrong usage.
+// Flags that go well each, but not in this combination: exit code 2, like any wrong usage.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-// A subcommand with its options; the result of run() is the exit code of the program.
+// The flags of a command. The variables keep their values where a flag is not given; they are the
+// defaults that --help shows.
+class Flags {
+ public:
+  // What is wrong with a value, or nothing.
+  using Problem = std::function<std::string(const std::string&)>;
+
+  virtual ~Flags() = default;
+  virtual void positional(const char* name, std::string& value, const char* help) = 0;
+  virtual void flag(const char* name, bool& value, const char* help) = 0;
+  virtual void text(const char* name, const char* type, std::string& value, const char* help,
+                    const Problem& problem = {}) = 0;
+  virtual void texts(const char* name, const char* type, std::vector<std::string>& values,
+                     const char* help, const Problem& problem = {}) = 0;
+  virtual void integer(const char* name, int64_t& value, int64_t low, int64_t high,
+                       const char* help) = 0;
+  virtual void seconds(const char* name, double& value, const char* help) = 0;
+  virtual void size(const char* name, uint64_t& value, const char* help) = 0;  // as in 4GB
+  virtual void require(const char* name) = 0;
+  virtual void exclude(const char* name, const char* other) = 0;
+};
+
 class Command {
  public:
   virtual ~Command() = default;
+  virtual void declare(Flags& flags) = 0;
   virtual int run() = 0;
 };
 
-// Adds a subcommand and runs `Options::run` if it is the one called. Options::declare(CLI::App&)
-// declares its flags. `examples` are the lines that teach, shown by --help.
-template <typename Options>
-CLI::App* add_command(CLI::App& parent, std::unique_ptr<Command>& chosen, const std::string& name,
-                      const std::string& description, const std::string& examples) {
-  CLI::App* app = parent.add_subcommand(name, description);
-  auto options = std::make_shared<std::unique_ptr<Options>>(std::make_unique<Options>());
-  (*options)->declare(*app);
-  app->footer("Examples:\n" + examples);
-  app->callback([&chosen, options] { chosen = std::move(*options); });
-  return app;
-}
-
-void add_bench(CLI::App& app, std::unique_ptr<Command>& chosen);
-void add_check(CLI::App& app, std::unique_ptr<Command>& chosen);
-void add_diversity(CLI::App& app, std::unique_ptr<Command>& chosen);
-void add_info(CLI::App& app, std::unique_ptr<Command>& chosen);
-void add_ladder(CLI::App& app, std::unique_ptr<Command>& chosen);
-void add_mask(CLI::App& app, std::unique_ptr<Command>& chosen);
-void add_solvers(CLI::App& app, std::unique_ptr<Command>& chosen);
-void add_synth(CLI::App& app, std::unique_ptr<Command>& chosen);
-
-// --json
-void declare_json(CLI::App& app, bool& json);
-// --threads, which takes effect at once
-void declare_threads(CLI::App& app);
-// --pattern; refuses what Pattern::parse refuses
-CLI::Option* declare_pattern(CLI::App& app, std::string& pattern);
-// --include and --exclude
-struct NameFilter {
-  std::string include;
-  std::string exclude;
-
-  void declare(CLI::App& app);
-  Selection selection() const { return Selection(include, exclude); }
+struct CommandEntry {
+  std::string name;  // "mask", or "bench solve"
+  std::string description;
+  std::string examples;  // lines that teach, shown by --help
+  std::unique_ptr<Command> command;
 };
 
-struct Skipped {
-  std::string name;
-  std::string reason;
+CommandEntry bench_solve_command();
+CommandEntry check_command();
+CommandEntry diversity_command();
+CommandEntry info_command();
+CommandEntry ladder_command();
+CommandEntry mask_command();
+CommandEntry solvers_command();
+CommandEntry synth_command();
+
+// The command that was called, its flags filled in; or, if there is nothing to run (--help, or
+// wrong usage), an exit code and what to print.
+struct Parsed {
+  Command* command = nullptr;
+  int exit_code = 0;
+  std::string help;   // for standard output
+  std::string error;  // one line
+  std::string name;   // of the command, for hints: "weft mask"
 };
-Json to_json(const std::vector<Skipped>& skipped);
-void print_skipped(const std::vector<Skipped>& skipped);
-
-void print(const std::string& text);    // to standard output
-void print_json(const Json& document);  // likewise, with a line end
-
-std::string percent(double fraction);      // "70.23%"
-std::string bytes_text(uint64_t bytes);    // "1.5 MB"
-std::string seconds_text(double seconds);  // "1.23 s", "12.3 ms"
+Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& commands,
+                          const std::string& version);
 
 }  // namespace weft::cli

@@ -1,7 +1,7 @@
 // weft diversity: how many masks a structure admits, exactly, with the paper's figure beside it.
 #include <charconv>
 
-#include "cli/command.h"
+#include "cli/shared.h"
 #include "weft/core/text.h"
 #include "weft/mask/diversity.h"
 #include "weft/report/table.h"
@@ -46,19 +46,19 @@ std::string count_text(double log2) {
 
 class DiversityCommand : public Command {
  public:
-  void declare(CLI::App& app) {
-    declare_pattern(app, pattern_);
-    CLI::Option* shape =
-        app.add_option("--shape", shape_, "Of one layer: OUTSxINS or OUTSxCHANNELSxKHxKW");
-    app.add_option("--checkpoint", checkpoint_,
-                   "Sum over the weights that `weft mask` would select")
-        ->type_name("FILE")
-        ->excludes(shape);
-    names_.declare(app);
-    declare_json(app, json_);
+  void declare(Flags& flags) override {
+    declare_pattern(flags, pattern_);
+    flags.text("--shape", "OxI[xKHxKW]", shape_,
+               "Of one layer: outs, ins; for a convolution its kernel too");
+    flags.text("--checkpoint", "FILE", checkpoint_,
+               "Sum over the weights that `weft mask` would select");
+    flags.exclude("--checkpoint", "--shape");
+    names_.declare(flags);
+    common_.declare(flags);
   }
 
   int run() override {
+    common_.apply();
     if (pattern_.empty() && shape_.empty() && checkpoint_.empty()) return print_paper_table();
     if (pattern_.empty()) throw UsageError("--pattern is needed");
     if (shape_.empty() && checkpoint_.empty()) {
@@ -70,7 +70,7 @@ class DiversityCommand : public Command {
     } else {
       sum_over_checkpoint(pattern);
     }
-    json_ ? report_json() : report(pattern);
+    common_.json ? report_json() : report(pattern);
     return 0;
   }
 
@@ -81,7 +81,7 @@ class DiversityCommand : public Command {
     for (const ShardedTensor& tensor : checkpoint.tensors()) {
       if (const auto reason = selection.reason_to_skip(tensor.info)) {
         skipped_.push_back({tensor.info.name, *reason});
-      } else {
+      } else if (tensor.info.bytes() > 0) {
         total_ += weft::diversity(WeightShape::of(tensor.info.shape), pattern);
       }
     }
@@ -143,7 +143,7 @@ class DiversityCommand : public Command {
       add(fmt::format("{} transposable", text), is_8x8, side * side, counted.log2_transposable,
           counted.log2_transposable_paper);
     }
-    if (json_) {
+    if (common_.json) {
       print_json(list);
     } else {
       print(table.str());
@@ -152,7 +152,7 @@ class DiversityCommand : public Command {
   }
 
   std::string pattern_, shape_, checkpoint_;
-  bool json_ = false;
+  CommonFlags common_;
   NameFilter names_;
   Diversity total_;
   std::vector<Skipped> skipped_;
@@ -160,15 +160,16 @@ class DiversityCommand : public Command {
 
 }  // namespace
 
-void add_diversity(CLI::App& app, std::unique_ptr<Command>& chosen) {
-  add_command<DiversityCommand>(
-      app, chosen, "diversity", "Count the masks that a structure admits",
+CommandEntry diversity_command() {
+  return {
+      "diversity", "Count the masks that a structure admits",
       "  weft diversity                                  the table of the paper, counted exactly\n"
       "  weft diversity --pattern 4:8 --shape 8x8\n"
       "  weft diversity --pattern 2:4 --checkpoint model.safetensors --json\n"
       "\n"
       "Figures are log2, so that they add up over layers. The paper's formula for transposable\n"
-      "masks is no count; docs/masks.md says by how much it is off and what follows.");
+      "masks is no count; docs/masks.md says by how much it is off and what follows.",
+      std::make_unique<DiversityCommand>()};
 }
 
 }  // namespace weft::cli

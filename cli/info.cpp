@@ -1,6 +1,6 @@
 // weft info: what is in a checkpoint, how sparse it is, and which patterns it obeys already.
-#include "cli/command.h"
 #include "cli/progress.h"
+#include "cli/shared.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
 #include "weft/report/table.h"
@@ -71,15 +71,26 @@ std::string joined(const std::vector<std::string>& patterns) {
   return text.empty() ? "-" : text;
 }
 
+// Of one file; of a sharded checkpoint by the names of its shards.
+Json metadata_of(const Checkpoint& checkpoint) {
+  if (!checkpoint.sharded()) return checkpoint.shard(0).header().metadata;
+  Json by_shard = Json::object();
+  for (size_t i = 0; i < checkpoint.shard_count(); ++i) {
+    by_shard[checkpoint.shard(i).path().filename().string()] =
+        checkpoint.shard(i).header().metadata;
+  }
+  return by_shard;
+}
+
 class InfoCommand : public Command {
  public:
-  void declare(CLI::App& app) {
-    app.add_option("file", file_, "Checkpoint: .safetensors, .index.json, or a folder")->required();
-    declare_threads(app);
-    declare_json(app, json_);
+  void declare(Flags& flags) override {
+    flags.positional("file", file_, "Checkpoint: .safetensors, .index.json, or a folder");
+    common_.declare(flags);
   }
 
   int run() override {
+    common_.apply();
     const Checkpoint checkpoint = Checkpoint::open(file_);
     Progress progress("reading", checkpoint.bytes());
     Table table({"tensor", "dtype", "shape", ">size", ">density", "along inputs", "along outputs"});
@@ -99,11 +110,8 @@ class InfoCommand : public Command {
                          {"patterns_out", facts.patterns_out}});
     }
     progress.finish();
-    Json metadata = Json::object();
-    for (size_t i = 0; i < checkpoint.shard_count(); ++i) {
-      for (const auto& [key, value] : checkpoint.shard(i).header().metadata) metadata[key] = value;
-    }
-    if (json_) {
+    const Json metadata = metadata_of(checkpoint);
+    if (common_.json) {
       print_json({{"file", file_},
                   {"shards", checkpoint.shard_count()},
                   {"bytes", checkpoint.bytes()},
@@ -112,9 +120,10 @@ class InfoCommand : public Command {
       return 0;
     }
     print(table.str());
+    if (!metadata.empty()) print("\nmetadata\n");
     for (const auto& [key, value] : metadata.items()) {
-      print(fmt::format("{}{} = {}\n", key == metadata.begin().key() ? "\nmetadata\n  " : "  ",
-                        printable(key), printable(value.get<std::string>())));
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      print(fmt::format("  {} = {}\n", printable(key), printable(text)));
     }
     print(fmt::format(
         "\n{}: {} tensors, {}{}\n", file_, checkpoint.tensors().size(),
@@ -125,19 +134,20 @@ class InfoCommand : public Command {
 
  private:
   std::string file_;
-  bool json_ = false;
+  CommonFlags common_;
 };
 
 }  // namespace
 
-void add_info(CLI::App& app, std::unique_ptr<Command>& chosen) {
-  add_command<InfoCommand>(
-      app, chosen, "info", "List tensors, density and the tightest N:M patterns they obey",
+CommandEntry info_command() {
+  return {
+      "info", "List tensors, density and the tightest N:M patterns they obey",
       "  weft info model.safetensors\n"
       "  weft info sharded-model/ --json\n"
       "\n"
       "Patterns are of groups of 2, 4, 8, 16, 32 and 64; one that a smaller group implies is not\n"
-      "repeated (2:4 implies 4:8).");
+      "repeated (2:4 implies 4:8).",
+      std::make_unique<InfoCommand>()};
 }
 
 }  // namespace weft::cli

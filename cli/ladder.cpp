@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cli/command.h"
 #include "cli/progress.h"
+#include "cli/shared.h"
 #include "weft/core/text.h"
 #include "weft/mask/diversity.h"
 #include "weft/mask/retained.h"
@@ -50,32 +50,33 @@ Retained unstructured_half(std::span<const T> weights) {
 
 class LadderCommand : public Command {
  public:
-  void declare(CLI::App& app) {
-    app.add_option("file", file_, "Checkpoint: .safetensors, .index.json, or a folder")->required();
-    names_.declare(app);
-    declare_threads(app);
-    declare_json(app, json_);
+  void declare(Flags& flags) override {
+    flags.positional("file", file_, "Checkpoint: .safetensors, .index.json, or a folder");
+    names_.declare(flags);
+    common_.declare(flags);
   }
 
   int run() override {
+    common_.apply();
     const Checkpoint checkpoint = Checkpoint::open(file_);
     const Selection selection = names_.selection();
     Progress progress("solving", checkpoint.bytes());
     for (const ShardedTensor& tensor : checkpoint.tensors()) {
       if (const auto reason = selection.reason_to_skip(tensor.info)) {
         skipped_.push_back({tensor.info.name, *reason});
-      } else {
+      } else if (tensor.info.bytes() > 0) {
         climb(checkpoint, tensor);
         ++climbed_;
       }
       progress.add(tensor.info.bytes());
     }
     progress.finish();
-    WEFT_CHECK(climbed_ > 0, "{}: no weights that `weft mask` would select", file_);
+    WEFT_CHECK(climbed_ > 0, "{}: no weights to compare structures on: {}", file_,
+               nothing_selected(skipped_));
     std::stable_sort(rungs_.begin(), rungs_.end(), [](const Rung& a, const Rung& b) {
       return a.retained.kept > b.retained.kept;
     });
-    json_ ? report_json() : report();
+    common_.json ? report_json() : report();
     return 0;
   }
 
@@ -84,19 +85,16 @@ class LadderCommand : public Command {
     std::vector<std::byte> bytes(tensor.info.bytes());
     checkpoint.read(tensor, 0, bytes);
     const WeightShape shape = WeightShape::of(tensor.info.shape);
-    with_weights(tensor.info.dtype, bytes, [&](auto weights) {
-      try {
+    naming_weights(checkpoint, tensor, 0, [&] {
+      with_weights(tensor.info.dtype, bytes, [&](auto weights) {
         for (Rung& rung : rungs_) {
           const Pattern pattern = Pattern::parse(rung.pattern);
           const Mask mask = find_mask(solver(rung.solver), weights.data(), shape, pattern);
           rung.retained += retained(weights.data(), shape, mask);
           rung.diversity += weft::diversity(shape, pattern);
         }
-      } catch (const Error& error) {
-        throw Error(fmt::format("{}: tensor '{}': {}", checkpoint.file_of(tensor),
-                                printable(tensor.info.name), error.what()));
-      }
-      unstructured_ += unstructured_half(weights);
+        unstructured_ += unstructured_half(weights);
+      });
     });
   }
 
@@ -136,7 +134,7 @@ class LadderCommand : public Command {
   }
 
   std::string file_;
-  bool json_ = false;
+  CommonFlags common_;
   NameFilter names_;
   std::vector<Rung> rungs_ = rungs();
   Retained unstructured_;
@@ -146,14 +144,15 @@ class LadderCommand : public Command {
 
 }  // namespace
 
-void add_ladder(CLI::App& app, std::unique_ptr<Command>& chosen) {
-  add_command<LadderCommand>(
-      app, chosen, "ladder", "Show how much magnitude each structure would keep, best first",
+CommandEntry ladder_command() {
+  return {
+      "ladder", "Show how much magnitude each structure would keep, best first",
       "  weft ladder model.safetensors\n"
       "  weft ladder model.safetensors --include 'mlp' --json\n"
       "\n"
       "Every structure keeps half of the weights, or a little less for the greedy solvers and at\n"
-      "the edges. Memory: one tensor.");
+      "the edges. Memory: about three times the largest tensor.",
+      std::make_unique<LadderCommand>()};
 }
 
 }  // namespace weft::cli

@@ -1,7 +1,10 @@
-// weft: the command line. One file per subcommand; this one parses, runs and turns errors into one
-// line and an exit code: 0 done, 1 failed, 2 wrong usage.
+// weft: the command line. One file per command; this one runs the command that was called and turns
+// errors into one line and an exit code: 0 done, 1 failed, 2 wrong usage.
+#include <sys/resource.h>
+
 #include <csignal>
 #include <cstdio>
+#include <new>
 
 #include "cli/command.h"
 #include "weft/core/atomic_file.h"
@@ -19,19 +22,26 @@ void end_by_signal(int signal) {
 }
 
 void handle_signals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, end_by_signal);
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a failed write, reported at the end
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
+  }
+  // A closed pipe and a file that grows too large are failed writes, reported as such.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
-int complain(int code, std::string_view message) {
-  fmt::print(stderr, "weft: {}\n", printable(message, 2000));
+// A sharded checkpoint keeps two files open per shard.
+void allow_many_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int complain(int code, const std::string& message) {
+  const std::string line = "weft: " + printable(message, 2000) + "\n";
+  std::fputs(line.c_str(), stderr);  // if that fails, there is nobody left to tell
   return code;
-}
-
-// The subcommand that was being parsed, for the hint behind a usage error.
-std::string command_line_of(const CLI::App& app) {
-  const auto called = app.get_subcommands();
-  return called.empty() ? app.get_name() : app.get_name() + " " + command_line_of(*called.front());
 }
 
 int finish_output(int code) {
@@ -40,38 +50,30 @@ int finish_output(int code) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app(
-      "N:M sparsity: find masks, check files, count what a structure allows.\n"
-      "A pattern 2:4 keeps at most 2 of every 4 consecutive weights.",
-      "weft");
-  app.set_version_flag("--version", fmt::format("weft {} ({})", kVersion, current_isa()));
-  app.require_subcommand(1);
-  app.get_formatter()->column_width(36);
-  app.footer("`weft COMMAND --help` shows the flags of a command, with examples.");
+  std::vector<CommandEntry> commands;
+  commands.push_back(mask_command());
+  commands.push_back(check_command());
+  commands.push_back(info_command());
+  commands.push_back(ladder_command());
+  commands.push_back(diversity_command());
+  commands.push_back(solvers_command());
+  commands.push_back(synth_command());
+  commands.push_back(bench_solve_command());
 
-  std::unique_ptr<Command> chosen;
-  add_mask(app, chosen);
-  add_check(app, chosen);
-  add_info(app, chosen);
-  add_ladder(app, chosen);
-  add_diversity(app, chosen);
-  add_solvers(app, chosen);
-  add_synth(app, chosen);
-  add_bench(app, chosen);
-
+  const std::string version = fmt::format("weft {} ({})", kVersion, current_isa());
+  const Parsed parsed = parse_command_line(argc, argv, commands, version);
+  const auto hint = [&](const std::string& problem) {
+    return fmt::format("{} (see {} --help)", problem, parsed.name);
+  };
+  if (!parsed.error.empty()) return complain(parsed.exit_code, hint(parsed.error));
+  if (parsed.command == nullptr) {
+    std::fputs(parsed.help.c_str(), stdout);
+    return finish_output(0);
+  }
   try {
-    force_isa_from_environment();
-    app.parse(argc, argv);
-    return finish_output(chosen->run());
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return finish_output(app.exit(error));  // --help, --version
-    return complain(2, fmt::format("{} (see {} --help)", error.what(), command_line_of(app)));
+    return finish_output(parsed.command->run());
   } catch (const UsageError& error) {
-    return complain(2, fmt::format("{} (see {} --help)", error.what(), command_line_of(app)));
-  } catch (const std::bad_alloc&) {
-    return complain(1, "out of memory");
-  } catch (const std::exception& error) {
-    return complain(1, error.what());
+    return complain(2, hint(error.what()));
   }
 }
 
@@ -79,6 +81,15 @@ int run(int argc, char** argv) {
 }  // namespace weft::cli
 
 int main(int argc, char** argv) {
-  weft::cli::handle_signals();
-  return weft::cli::run(argc, argv);
+  using namespace weft;
+  try {
+    cli::handle_signals();
+    cli::allow_many_files();
+    force_isa_from_environment();
+    return cli::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return cli::complain(1, "out of memory");
+  } catch (const std::exception& error) {
+    return cli::complain(1, error.what());
+  }
 }

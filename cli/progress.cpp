@@ -11,7 +11,7 @@ Progress::Progress(std::string label, uint64_t total)
     : label_(std::move(label)), total_(total), terminal_(::isatty(STDERR_FILENO) == 1) {}
 
 void Progress::finish() {
-  if (drawn_) fmt::print(stderr, "\r\033[K");
+  if (drawn_) std::fputs("\r\033[K", stderr);
   drawn_ = false;
 }
 
@@ -32,8 +32,10 @@ void Progress::draw(double fraction, double elapsed) {
   constexpr int kWidth = 30;
   const int filled = static_cast<int>(fraction * kWidth);
   const double left = fraction > 0 ? elapsed * (1 - fraction) / fraction : 0;
-  fmt::print(stderr, "\r{} [{:#<{}}{:.<{}}] {:3.0f}%  {:.0f} s left \033[K", label_, "", filled, "",
-             kWidth - filled, 100 * fraction, left);
+  const std::string bar =
+      fmt::format("\r{} [{:#<{}}{:.<{}}] {:3.0f}%  {:.0f} s left \033[K", label_, "", filled, "",
+                  kWidth - filled, 100 * fraction, left);
+  std::fputs(bar.c_str(), stderr);  // a bar that cannot be drawn is no reason to stop
   std::fflush(stderr);
   drawn_ = true;
 }

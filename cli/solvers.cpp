@@ -1,5 +1,5 @@
 // weft solvers: the table of mask solvers.
-#include "cli/command.h"
+#include "cli/shared.h"
 #include "weft/mask/solver.h"
 #include "weft/report/table.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 class SolversCommand : public Command {
  public:
-  void declare(CLI::App& app) { declare_json(app, json_); }
+  void declare(Flags& flags) override { common_.declare(flags); }
 
   int run() override {
     Table table({"solver", "transposable", "result", "guarantee", "source"});
@@ -23,7 +23,7 @@ class SolversCommand : public Command {
                       {"guarantee", solver.guarantee},
                       {"source", solver.source}});
     }
-    if (json_) {
+    if (common_.json) {
       print_json(list);
     } else {
       print(table.str());
@@ -32,14 +32,14 @@ class SolversCommand : public Command {
   }
 
  private:
-  bool json_ = false;
+  CommonFlags common_;
 };
 
 }  // namespace
 
-void add_solvers(CLI::App& app, std::unique_ptr<Command>& chosen) {
-  add_command<SolversCommand>(app, chosen, "solvers", "List the mask solvers and what they promise",
-                              "  weft solvers\n  weft solvers --json");
+CommandEntry solvers_command() {
+  return {"solvers", "List the mask solvers and what they promise",
+          "  weft solvers\n  weft solvers --json", std::make_unique<SolversCommand>()};
 }
 
 }  // namespace weft::cli

@@ -1,8 +1,8 @@
 // weft synth: a checkpoint of random weights, to try the other commands on.
-#include <cstring>
+#include <limits>
 
-#include "cli/command.h"
 #include "cli/progress.h"
+#include "cli/shared.h"
 #include "weft/core/parallel.h"
 #include "weft/core/rng.h"
 #include "weft/core/text.h"
@@ -11,6 +11,7 @@ namespace weft::cli {
 namespace {
 
 constexpr double kWeightDeviation = 0.02;
+constexpr int64_t kMaxLayers = 100'000;
 constexpr int64_t kPieceElements = int64_t{1} << 20;
 
 // A small language model with a convolutional stem: every kind of tensor that `mask` tells apart.
@@ -44,25 +45,26 @@ float value_of(const TensorInfo& tensor, const Rng& rng, int64_t index) {
 
 class SynthCommand : public Command {
  public:
-  void declare(CLI::App& app) {
-    app.add_option("out", out_, "The .safetensors file to write")->required();
-    app.add_option("--width", width_, "Width of the model")
-        ->check(CLI::Range(16, 16384))
-        ->capture_default_str();
-    CLI::Option* layers = app.add_option("--layers", layers_, "Number of blocks")
-                              ->check(CLI::Range(1, 100000))
-                              ->capture_default_str();
-    app.add_option("--size", size_, "As many blocks as make this size, as in 4GB")
-        ->transform(CLI::AsSizeValue(true))
-        ->excludes(layers);
-    app.add_option("--seed", seed_, "Of the Gaussian weights")->capture_default_str();
-    declare_threads(app);
+  void declare(Flags& flags) override {
+    flags.positional("out", out_, "The .safetensors file to write");
+    flags.integer("--width", width_, 16, 16384, "Width of the model");
+    flags.integer("--layers", layers_, 1, kMaxLayers, "Number of blocks");
+    flags.size("--size", size_, "As many blocks as make this size, as in 4GB");
+    flags.exclude("--size", "--layers");
+    flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of the weights");
+    common_.declare(flags);
   }
 
   int run() override {
+    common_.apply();
     if (size_ > 0) {
       const uint64_t block_bytes = 4 * 12 * static_cast<uint64_t>(width_ * width_);
       layers_ = static_cast<int64_t>((size_ + block_bytes - 1) / block_bytes);
+      if (layers_ > kMaxLayers) {
+        throw UsageError(
+            fmt::format("--size takes {} blocks of width {}, more than {}: take a larger --width",
+                        layers_, width_, kMaxLayers));
+      }
     }
     std::vector<TensorInfo> tensors = model_tensors(layers_, width_);
     SafetensorsWriter writer(out_, tensors, {{"weft.synth.seed", std::to_string(seed_)}});
@@ -70,11 +72,15 @@ class SynthCommand : public Command {
     for (const TensorInfo& tensor : tensors) bytes += tensor_bytes(tensor.dtype, tensor.shape);
     Progress progress("writing", bytes);
     for (size_t i = 0; i < tensors.size(); ++i) {
-      write_tensor(tensors[i], Rng(seed_, i), writer, progress);
+      write_tensor(tensors[i], Rng(static_cast<uint64_t>(seed_), i), writer, progress);
     }
     writer.commit();
     progress.finish();
-    print(fmt::format("{}: {} tensors, {}\n", out_, tensors.size(), bytes_text(bytes)));
+    if (common_.json) {
+      print_json({{"file", out_}, {"tensors", tensors.size()}, {"bytes", bytes}});
+    } else {
+      print(fmt::format("{}: {} tensors, {}\n", out_, tensors.size(), bytes_text(bytes)));
+    }
     return 0;
   }
 
@@ -99,17 +105,18 @@ class SynthCommand : public Command {
   }
 
   std::string out_;
-  int64_t width_ = 256, layers_ = 2;
-  uint64_t size_ = 0, seed_ = 1;
+  int64_t width_ = 256, layers_ = 2, seed_ = 1;
+  uint64_t size_ = 0;
+  CommonFlags common_;
 };
 
 }  // namespace
 
-void add_synth(CLI::App& app, std::unique_ptr<Command>& chosen) {
-  add_command<SynthCommand>(app, chosen, "synth",
-                            "Write a checkpoint of random weights, to try things on",
-                            "  weft synth model.safetensors\n"
-                            "  weft synth big.safetensors --width 1024 --size 4GB");
+CommandEntry synth_command() {
+  return {"synth", "Write a checkpoint of random weights, to try things on",
+          "  weft synth model.safetensors\n"
+          "  weft synth big.safetensors --width 1024 --size 4GB",
+          std::make_unique<SynthCommand>()};
 }
 
 }  // namespace weft::cli

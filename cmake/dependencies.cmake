@@ -1,10 +1,13 @@
 # Every library weft uses, all from Debian's packages (scripts/setup lists them).
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(CLI11 REQUIRED)
+if(WEFT_CLI)
+  find_package(CLI11 REQUIRED)
+endif()
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 
-# Libraries that Debian ships without a CMake package of use: header to look for, library to link.
+# Libraries that Debian ships without a CMake package of use. They lie where every compiler looks, so
+# targets link them by name; looked for here, a missing one is named before anything is compiled.
 function(weft_find_library name header)
   find_path(WEFT_${name}_INCLUDE ${header} REQUIRED)
   if(ARGC GREATER 2)

@@ -3,8 +3,16 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS weft_core weft_checkpoint weft_mask weft_report EXPORT weft)
-install(TARGETS weft_cli)
-install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+if(WEFT_CLI)
+  install(TARGETS weft_cli)
+endif()
+# Headers that only weft's own sources include stay at home.
+install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
+  PATTERN strict_json.h EXCLUDE
+  PATTERN algorithms.h EXCLUDE
+  PATTERN sharing.h EXCLUDE
+  PATTERN taps.h EXCLUDE
+  PATTERN tile.h EXCLUDE)
 install(FILES ${PROJECT_BINARY_DIR}/weft/core/version.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/core)
 install(EXPORT weft NAMESPACE weft:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/weft

@@ -1,3 +1,5 @@
+include(GNUInstallDirs)
+
 # weft_folder(NAME SOURCES ... LINKS ... USES ...): the library of weft/NAME, as weft::NAME.
 #
 #   LINKS  other folders, the arrows of the house; callers see them too
@@ -9,7 +11,7 @@ function(weft_folder name)
   set_target_properties(weft_${name} PROPERTIES EXPORT_NAME ${name})
   target_compile_features(weft_${name} PUBLIC cxx_std_20)
   target_include_directories(weft_${name} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(weft_${name} PUBLIC ${arg_LINKS} PRIVATE ${arg_USES})
   weft_compile_options(weft_${name})
 endfunction()
@@ -19,13 +21,16 @@ function(weft_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion
     -Wno-sign-conversion $<$<BOOL:${WEFT_WERROR}>:-Werror>
     $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow;-Wno-stringop-overread>)
-  # Highway's vectors of unknown length (SVE, RVV) cannot be members of a struct, as ours are; on
-  # ARM, NEON serves. The same for every source, so that `weft::current_isa` speaks for all.
-  target_compile_definitions(${target} PRIVATE
-    "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128|HWY_RVV)")
+  # Targets that Highway is not to compile for, the same for every source, so that
+  # `weft::current_isa` speaks for all. SVE and RVV: vectors of unknown length cannot be members of a
+  # struct, as ours are; NEON serves on ARM. SSSE3 and AVX3_DL: have nothing that weft uses
+  # and SSE4 or AVX3 lack, and would double the time to build.
+  target_compile_definitions(${target} PRIVATE "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|\
+HWY_SVE2_128|HWY_RVV|HWY_SSSE3|HWY_AVX3_DL)")
   if(WEFT_SANITIZE)
+    # With a sanitizer g++ takes much in libstdc++ and LEMON for uninitialised that is not.
     target_compile_options(${target} PRIVATE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer
-      -fno-sanitize-recover=all)
+      -fno-sanitize-recover=all $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     target_link_options(${target} PUBLIC -fsanitize=${WEFT_SANITIZE})
   endif()
 endfunction()

@@ -23,8 +23,8 @@ const std::map<std::string, std::set<std::string>>& arrows() {
       {"report", {"core"}},
       {"pack", {"core", "checkpoint", "mask", "estimate"}},
       {"kernel", {"core", "checkpoint", "mask", "estimate", "pack"}},
-      {"train", {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "report"}},
-      {"convert", {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train", "report"}},
+      {"train", {"core", "checkpoint", "mask", "estimate", "pack", "kernel"}},
+      {"convert", {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train"}},
   };
   return table;
 }

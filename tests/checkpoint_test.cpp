@@ -30,6 +30,7 @@
 #include "weft/checkpoint/plan.h"
 #include "weft/checkpoint/safetensors.h"
 #include "weft/checkpoint/select.h"
+#include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
 #include "weft/core/rng.h"
 
@@ -338,6 +339,23 @@ TEST(Dtype, ZeroOutsideKeepsTheKeptBitForBit) {
   EXPECT_THROW(zero_outside(Mask(2, 2), Dtype::kF32, wrong), Error);
 }
 
+TEST(Dtype, MaskBytesAreOnePerWeight) {
+  for (const int64_t cols : {0, 1, 63, 64, 65, 129}) {
+    SCOPED_TRACE(fmt::format("3 x {}", cols));
+    const Rng rng(7, 3);
+    Mask mask(3, cols);
+    Bytes expected(static_cast<size_t>(3 * cols));
+    for (int64_t i = 0; i < 3 * cols; ++i) {
+      const auto place = static_cast<size_t>(i);
+      expected[place] = static_cast<std::byte>(rng.below(place, 2));
+      mask.set(i / cols, i % cols, expected[place] == std::byte{1});
+    }
+    EXPECT_EQ(mask_bytes(mask), expected);
+    EXPECT_EQ(nonzero_mask(Dtype::kU8, mask_bytes(mask), 3, cols), mask);
+  }
+  EXPECT_TRUE(mask_bytes(Mask()).empty());
+}
+
 // ---- Header
 
 TEST(Header, IsPaddedSoThatTheDataIsAligned) {
@@ -380,6 +398,14 @@ TEST(Header, CountsTheElementsOfEmptyTensorsOfVastShape) {
   EXPECT_EQ(tensor("a", Dtype::kF32, {0, vast, 4}).elements(), 0);
   EXPECT_EQ(tensor("a", Dtype::kF32, {}).elements(), 1);
   EXPECT_EQ(tensor("a", Dtype::kF32, {3, 5}).elements(), 15);
+}
+
+TEST(Header, NullIsNoMetadata) {
+  const Header header = parse_header(
+      R"({"__metadata__":null,"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 2, "file");
+  EXPECT_TRUE(header.metadata.empty());
+  ASSERT_EQ(header.tensors.size(), 1u);
+  EXPECT_EQ(header.tensors[0].name, "w");
 }
 
 // ---- One file
@@ -625,6 +651,13 @@ Model write_sharded(const fs::path& folder) {
   return model;
 }
 
+std::set<std::string> file_names(const std::vector<fs::path>& paths) {
+  std::set<std::string> names;
+  for (const fs::path& path : paths) names.insert(path.filename().string());
+  EXPECT_EQ(names.size(), paths.size());
+  return names;
+}
+
 TEST(Sharded, OpensByIndexAndByFolder) {
   const ScratchFolder folder;
   const Model model = write_sharded(folder / "in");
@@ -634,6 +667,8 @@ TEST(Sharded, OpensByIndexAndByFolder) {
     EXPECT_EQ(checkpoint.shard_count(), 3u);
     EXPECT_EQ(checkpoint.bytes(), 6u * 128);
     EXPECT_EQ(read_all(checkpoint), model.tensors);
+    EXPECT_EQ(file_names(checkpoint.paths()), names_in(folder / "in"));
+    for (const fs::path& file : checkpoint.paths()) EXPECT_TRUE(fs::exists(file)) << file;
     for (const ShardedTensor& found : checkpoint.tensors()) {
       EXPECT_EQ(fs::path(checkpoint.file_of(found)).filename(), model.shard_of.at(found.info.name));
     }
@@ -655,6 +690,24 @@ TEST(Sharded, AFolderWithOneFileOpensThatFile) {
   fs::remove(folder / "in/model-00002-of-00003.safetensors");
   const std::string none = message_of([&] { Checkpoint::open(folder / "in"); });
   EXPECT_TRUE(contains(none, "no .safetensors file")) << none;
+}
+
+TEST(Sharded, AnIndexOfAnotherFormatIsNoCandidate) {
+  const ScratchFolder folder;
+  const Model model = write_sharded(folder / "in");
+  put(folder / "in/pytorch_model.bin.index.json", R"({"weight_map":{"w":"pytorch_model.bin"}})");
+  EXPECT_EQ(read_all(Checkpoint::open(folder / "in")), model.tensors);
+  put(folder / "in/other.safetensors.index.json", R"({"weight_map":{}})");
+  const std::string several = message_of([&] { Checkpoint::open(folder / "in"); });
+  EXPECT_TRUE(contains(several, "2 files end in .safetensors.index.json: name one of them"))
+      << several;
+
+  fs::create_directory(folder / "one");
+  one_tensor(folder / "one/m.safetensors", Dtype::kF32, {2});
+  put(folder / "one/pytorch_model.bin.index.json", R"({"weight_map":{"w":"pytorch_model.bin"}})");
+  const Checkpoint one = Checkpoint::open(folder / "one");
+  EXPECT_FALSE(one.sharded());
+  EXPECT_EQ(one.paths(), std::vector<fs::path>{folder / "one/m.safetensors"});
 }
 
 // Copies every tensor and leaves the commit to the caller.
@@ -757,6 +810,46 @@ TEST(CheckpointWriter, LeavesNothingUnlessCommitted) {
   EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"in", "one", "there before"}));
 }
 
+TEST(CheckpointWriter, RemoveUnfinishedFilesTakesTheFolderItMade) {
+  const ScratchFolder folder;
+  write_sharded(folder / "in");
+  const Checkpoint from = Checkpoint::open(folder / "in");
+  fs::create_directory(folder / "there before");
+  for (const char* target : {"out", "out/", "out/other.index.json", "there before"}) {
+    CheckpointWriter writer(folder / target, from, {});
+    copy_all(writer, from);
+    remove_unfinished_files();
+    EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"in", "there before"})) << target;
+    EXPECT_TRUE(names_in(folder / "there before").empty()) << target;
+  }
+  // A committed folder is nobody's to remove, even when it is emptied while the writer lives.
+  CheckpointWriter writer(folder / "out", from, {});
+  copy_all(writer, from);
+  writer.commit();
+  EXPECT_EQ(names_in(folder / "out"), names_in(folder / "in"));
+  for (const std::string& name : names_in(folder / "out")) fs::remove(folder / "out" / name);
+  remove_unfinished_files();
+  EXPECT_TRUE(fs::exists(folder / "out"));
+}
+
+TEST(CheckpointWriter, NamesTheFilesThatItWillMake) {
+  const ScratchFolder folder;
+  write_sharded(folder / "in");
+  const Checkpoint from = Checkpoint::open(folder / "in");
+  for (const char* target : {"out", "named/other.index.json"}) {
+    CheckpointWriter writer(folder / target, from, {});
+    const std::vector<fs::path> targets = writer.targets();
+    for (const fs::path& file : targets) EXPECT_FALSE(fs::exists(file)) << file;
+    copy_all(writer, from);
+    writer.commit();
+    EXPECT_EQ(file_names(targets), names_in(targets.front().parent_path()));
+    for (const fs::path& file : targets) EXPECT_TRUE(fs::exists(file)) << file;
+  }
+  const Checkpoint single = Checkpoint::open(folder / "in/model-00001-of-00003.safetensors");
+  EXPECT_EQ(CheckpointWriter(folder / "one.safetensors", single, {}).targets(),
+            std::vector<fs::path>{folder / "one.safetensors"});
+}
+
 TEST(CheckpointWriter, AFailedConstructionRemovesTheFolderItMade) {
   const ScratchFolder folder;
   write_sharded(folder / "in");
@@ -838,7 +931,7 @@ double seconds_for(int tensors) {
     plan.tensors.emplace(name, Promise{Pattern(2, 4), Axis::kIn});
   }
   put(folder / "in/a.safetensors", safetensors(json + "}", ""));
-  put(folder / "in/a.index.json", "{\"weight_map\":{" + map + "}}");
+  put(folder / "in/a.safetensors.index.json", "{\"weight_map\":{" + map + "}}");
 
   const std::clock_t start = std::clock();
   const Checkpoint from = Checkpoint::open(folder / "in");
@@ -921,6 +1014,34 @@ TEST(SparsityPlan, EveryShardCarriesTheTensorsItHas) {
   EXPECT_TRUE(Checkpoint::open(folder / "dense").plan().tensors.empty());
 }
 
+TEST(SparsityPlan, MayNameTensorsThatAreNotThere) {
+  const ScratchFolder folder;
+  SparsityPlan stale;
+  stale.tensors.emplace("gone", Promise{Pattern(2, 4), Axis::kIn});
+  stale.tensors.emplace("w", Promise{Pattern(1, 4), Axis::kOut});
+  Metadata metadata;
+  stale.store_in(metadata);
+  SafetensorsWriter(folder / "in.safetensors", {tensor("w", Dtype::kU8, {0})}, metadata).commit();
+  const Checkpoint from = Checkpoint::open(folder / "in.safetensors");
+  EXPECT_EQ(described(from.plan()), described(stale));
+  CheckpointWriter(folder / "out.safetensors", from, from.plan()).commit();
+  EXPECT_EQ(described(Checkpoint::open(folder / "out.safetensors").plan()),
+            (std::map<std::string, std::string>{{"w", "1:4 out"}}));
+}
+
+TEST(SparsityPlan, OneThatCannotBeReadIsAnErrorOnlyWhereItIsAskedFor) {
+  const ScratchFolder folder;
+  const Metadata metadata = {{"weft.plan", R"({"version":2})"}, {"format", "pt"}};
+  SafetensorsWriter(folder / "in.safetensors", {tensor("w", Dtype::kU8, {0})}, metadata).commit();
+  const Checkpoint from = Checkpoint::open(folder / "in.safetensors");
+  const std::string message = message_of([&] { from.plan(); });
+  EXPECT_TRUE(message.starts_with((folder / "in.safetensors").string() + ": weft.plan")) << message;
+  EXPECT_TRUE(contains(message, "version 2 is not known")) << message;
+  CheckpointWriter(folder / "out.safetensors", from, {}).commit();
+  const Checkpoint written = Checkpoint::open(folder / "out.safetensors");
+  EXPECT_EQ(written.shard(0).header().metadata, (Metadata{{"format", "pt"}}));
+}
+
 TEST(Axis, NamesAreReadBack) {
   for (const Axis axis : {Axis::kIn, Axis::kOut, Axis::kBoth}) {
     EXPECT_EQ(parse_axis(axis_name(axis)), axis);
@@ -970,6 +1091,16 @@ TEST(Selection, ByDefaultTakesWeightsAndLeavesEmbeddingsAndNormsAside) {
   }
 }
 
+TEST(Selection, SaysWhyANameIsLeftAside) {
+  const Selection selection("", "");
+  const auto reason = [&](const char* name) {
+    return selection.reason_to_skip(tensor(name, Dtype::kF32, {8, 8})).value_or("");
+  };
+  EXPECT_EQ(reason("wte.weight"), "embedding");
+  EXPECT_EQ(reason("norm1.weight"), "normalisation");
+  EXPECT_EQ(reason("fc1.bias"), "name does not end in 'weight'");
+}
+
 TEST(Selection, TakesTwoOrFourDimensionsOfAWeightType) {
   for (const std::string include : {"", "."}) {
     const Selection selection(include, "");
@@ -989,7 +1120,14 @@ TEST(Selection, TakesTwoOrFourDimensionsOfAWeightType) {
     EXPECT_EQ(reason(Dtype::kF32, {}), "0 dimensions: weights have 2 or 4");
     EXPECT_EQ(reason(Dtype::kF32, {8}), "1 dimension: weights have 2 or 4");
     EXPECT_EQ(reason(Dtype::kF32, {8, 8, 3}), "3 dimensions: weights have 2 or 4");
-    EXPECT_EQ(reason(Dtype::kF32, {8, 0}), "empty");
+    for (const std::vector<int64_t>& empty :
+         {std::vector<int64_t>{8, 0}, {0, 8}, {0, 0}, {8, 0, 3, 3}, {8, 8, 0, 3}}) {
+      EXPECT_EQ(reason(Dtype::kF32, empty), "");
+    }
+    // Legal in a file, but no matrix.
+    const int64_t vast = int64_t{1} << 62;
+    EXPECT_TRUE(contains(reason(Dtype::kF32, {0, 1, vast, 4}), "overflow"));
+    EXPECT_TRUE(contains(reason(Dtype::kF32, {0, vast, 2, 2}), "overflow"));
   }
 }
 
@@ -1003,17 +1141,18 @@ TEST(Selection, IncludeReplacesTheRulesAboutNamesAndExcludeTakesOut) {
   };
   EXPECT_EQ(reason("model.embed_tokens.table"), "");
   EXPECT_EQ(reason("fc1.weight"), "");
-  EXPECT_EQ(reason("fc2.weight"), "in --exclude");
-  EXPECT_EQ(reason("fc1.bias"), "in --exclude");
-  EXPECT_EQ(reason("attention.weight"), "not in --include");
+  EXPECT_EQ(reason("fc2.weight"), "excluded");
+  EXPECT_EQ(reason("fc1.bias"), "excluded");
+  EXPECT_EQ(reason("attention.weight"), "not included");
 }
 
-TEST(Selection, AWrongExpressionIsAnErrorThatNamesTheFlag) {
+TEST(Selection, AWrongExpressionIsAnErrorThatSaysWhich) {
   for (const std::string wrong : {"(", "[a", "*", "a{2000}", "(?=look)", "\\1", "\n("}) {
     const std::string include = message_of([&] { const Selection selection(wrong, ""); });
     const std::string exclude = message_of([&] { const Selection selection("", wrong); });
-    EXPECT_TRUE(include.starts_with("--include ")) << include;
-    EXPECT_TRUE(exclude.starts_with("--exclude ")) << exclude;
+    EXPECT_TRUE(include.starts_with("include expression '")) << include;
+    EXPECT_TRUE(contains(include, "': not a regular expression: ")) << include;
+    EXPECT_TRUE(exclude.starts_with("exclude expression '")) << exclude;
     EXPECT_FALSE(contains(include, "\n")) << include;
   }
 }

@@ -167,6 +167,15 @@ TEST(Usage, WrongCommandLinesAreOneLineAndExitCode2) {
   EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"model.safetensors"});
 }
 
+TEST(Usage, AnUnknownCommandIsNamed) {
+  expect_one_line(run({"nonsense"}), 2, {"nonsense", "mask", "check"});
+}
+
+TEST(Usage, NobodyListeningIsNoCrash) {
+  EXPECT_EQ(run({"nonsense"}, "", "/dev/full").code, 2);
+  EXPECT_EQ(run({"info", "none"}, "", "/dev/full").code, 1);
+}
+
 TEST(Usage, AForcedInstructionSetThatIsNotThereIsAnError) {
   ::setenv("WEFT_ISA", "avx9", 1);
   expect_one_line(run({"solvers"}), 1, {"WEFT_ISA", "avx9"});
@@ -287,7 +296,7 @@ TEST(Mask, IncludeAndExcludeSelectByName) {
   const json excluded =
       run({"mask", model, out, "--pattern", "2:4", "--exclude", "^conv|half", "--json"}).json();
   EXPECT_EQ(excluded["tensors"].size(), 3u);
-  expect_one_line(run({"mask", model, out, "--pattern", "2:4", "--include", "(["}), 1,
+  expect_one_line(run({"mask", model, out, "--pattern", "2:4", "--include", "(["}), 2,
                   {"--include", "(["});
   expect_one_line(run({"mask", model, out, "--pattern", "2:4", "--include", "nothing"}), 1,
                   {"no tensor to mask"});
@@ -369,6 +378,30 @@ TEST(Mask, MemoryDoesNotGrowWithTheCheckpoint) {
 }
 #endif
 
+TEST(Mask, ANohupIsObeyed) {
+  const ScratchFolder folder;
+  ASSERT_EQ(run({"synth", folder / "m.safetensors", "--width", "512", "--layers", "2"}).code, 0);
+  std::signal(SIGHUP, SIG_IGN);
+  Program program(
+      {"mask", folder / "m.safetensors", folder / "out.safetensors", "--pattern", "2:4"});
+  std::signal(SIGHUP, SIG_DFL);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  ::kill(program.pid(), SIGHUP);
+  EXPECT_EQ(program.wait().code, 0);
+}
+
+TEST(Mask, TakesEmptyWeights) {
+  const ScratchFolder folder;
+  const std::string in = folder / "in.safetensors", out = folder / "out.safetensors";
+  write_file(in, {{"x.weight", Dtype::kF32, {0, 8}, {}}});
+  const Outcome masked = run({"mask", in, out, "--pattern", "2:4", "--json"});
+  ASSERT_EQ(masked.code, 0) << masked.err;
+  EXPECT_EQ(masked.json()["tensors"][0]["density"], 1.0);
+  const Outcome checked = run({"check", out, "--json"});
+  EXPECT_EQ(checked.code, 0);
+  EXPECT_EQ(checked.json()["tensors"][0]["groups_in"], 0);
+}
+
 TEST(Mask, ShardedInShardedOut) {
   const ScratchFolder folder;
   fs::create_directory(folder / "in");
@@ -386,6 +419,14 @@ TEST(Mask, ShardedInShardedOut) {
   EXPECT_EQ(tensor_bytes_of(folder / "in", "b.bias"), tensor_bytes_of(folder / "out", "b.bias"));
   expect_one_line(run({"mask", folder / "in", folder / "o.safetensors", "--pattern", "2:4"}), 1,
                   {"sharded"});
+  for (const char* clash : {"in/model.safetensors.index.json", "in/model-1.safetensors",
+                            "out/model.safetensors.index.json", "out/model-2.safetensors"}) {
+    const std::string before = contents(folder / clash);
+    expect_one_line(
+        run({"mask", folder / "in", folder / "out", "--pattern", "2:4", "--masks", folder / clash}),
+        2, {"--masks"});
+    EXPECT_EQ(contents(folder / clash), before);
+  }
 }
 
 TEST(Check, FindsTheFirstWeightTooMany) {
@@ -432,6 +473,18 @@ TEST(Check, SharedPatternsMustReallyBeShared) {
   EXPECT_EQ(report["valid"], false);
   EXPECT_EQ(report["tensors"][0]["groups_in"], 4);
   EXPECT_EQ(report["tensors"][0]["violations_in"], 4);
+}
+
+TEST(Check, APlanForATensorThatIsGoneFailsTheCheckAndNothingElse) {
+  const ScratchFolder folder;
+  const std::string file = folder / "f.safetensors";
+  write_file(
+      file, {{"x.weight", Dtype::kF32, {4, 4}, std::vector<float>(16, 0.0F)}},
+      {{"weft.plan", R"({"version":1,"tensors":{"gone.weight":{"pattern":"2:4","axis":"in"}}})"}});
+  expect_one_line(run({"check", file}), 1, {"gone.weight"});
+  EXPECT_EQ(run({"info", file}).code, 0);
+  EXPECT_EQ(run({"mask", file, file, "--pattern", "2:4"}).code, 0);
+  EXPECT_EQ(run({"check", file}).code, 0);
 }
 
 TEST(Check, ListsWhatItDoesNotTest) {

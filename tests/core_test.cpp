@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -22,6 +24,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/scratch_folder.h"
@@ -268,6 +271,29 @@ TEST(WeightShape, TakesLinearAndConvolution) {
   EXPECT_EQ(WeightShape::of(convolution).taps, 6);
   EXPECT_EQ(WeightShape::of(convolution).cols(), 30);
   EXPECT_TRUE(contains(message_of([&] { WeightShape::of(vector); }), "accepted are 2"));
+}
+
+TEST(WeightShape, IndexOfAColumnIsWhereTheTensorHasIt) {
+  const std::vector<int64_t> linear = {2, 5}, convolution = {2, 3, 4, 5}, empty = {2, 3, 0, 5};
+  EXPECT_EQ(WeightShape::index_of(linear, 1, 4), (std::vector<int64_t>{1, 4}));
+  const auto index = [&](int64_t out, int64_t col) {
+    return WeightShape::index_of(convolution, out, col);
+  };
+  int64_t place = 0;  // in the memory of the tensor
+  for (int64_t o = 0; o < 2; ++o) {
+    for (int64_t i = 0; i < 3; ++i) {
+      for (int64_t y = 0; y < 4; ++y) {
+        for (int64_t x = 0; x < 5; ++x, ++place) {
+          EXPECT_EQ(index(place / 60, place % 60), (std::vector<int64_t>{o, i, y, x}));
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(contains(message_of([&] { index(2, 0); }), "(2, 0) is not in a matrix of 2 x 60"));
+  EXPECT_THROW(index(0, 60), Error);
+  EXPECT_THROW(index(-1, 0), Error);
+  EXPECT_THROW(index(0, -1), Error);
+  EXPECT_THROW(WeightShape::index_of(empty, 0, 0), Error);
 }
 
 // ---- Rng
@@ -617,6 +643,80 @@ TEST(RemoveUnfinishedFiles, RemovesTheTemporaryFilesAndNothingElse) {
   write_file_atomically(folder / "next", "x");
   remove_unfinished_files();
   EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"bystander", "done", "next"}));
+}
+
+TEST(RemoveUnfinishedFiles, RemovesAFolderAfterTheFilesInIt) {
+  const ScratchFolder folder;
+  for (const char* name : {"made", "released", "full"}) fs::create_directory(folder / name);
+  put(folder / "full/bystander", "stays");
+  {
+    const UnfinishedPath made(folder / "made"), full(folder / "full");
+    UnfinishedPath released(folder / "released");
+    released = {};
+    const AtomicFile file(folder / "made/file"), other(folder / "full/file");
+    errno = ENOTTY;
+    remove_unfinished_files();
+    EXPECT_EQ(errno, ENOTTY);  // the interrupted code may be about to look at it
+    EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"full", "released"}));
+    EXPECT_EQ(names_in(folder / "full"), std::set<std::string>{"bystander"});
+  }
+  fs::create_directory(folder / "made");
+  remove_unfinished_files();
+  EXPECT_TRUE(fs::exists(folder / "made"));
+}
+
+TEST(UnfinishedPath, IsTrackedByTheObjectItWasMovedTo) {
+  const ScratchFolder folder;
+  put(folder / "a", "");
+  put(folder / "b", "");
+  UnfinishedPath a(folder / "a");
+  UnfinishedPath moved(std::move(a));
+  a = UnfinishedPath(folder / "b");
+  moved = std::move(a);  // "a" is released, "b" is tracked
+  remove_unfinished_files();
+  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"a"});
+}
+
+TEST(UnfinishedPath, WhatFindsNoRoomIsNotTrackedAndSlotsAreUsedAgain) {
+  const ScratchFolder folder;
+  put(folder / "late", "");
+  for (int round = 0; round < 2; ++round) {
+    std::vector<UnfinishedPath> many;
+    for (int i = 0; i < 2000; ++i) many.emplace_back(folder / fmt::format("missing {}", i));
+    const UnfinishedPath late(folder / "late"), nothing(""), long_one(std::string(5000, 'p'));
+    remove_unfinished_files();
+    EXPECT_TRUE(fs::exists(folder / "late"));
+  }
+  const UnfinishedPath late(folder / "late");
+  remove_unfinished_files();
+  EXPECT_FALSE(fs::exists(folder / "late"));
+}
+
+// Slots change hands while paths are removed: a file is committed whole, or its commit fails.
+TEST(RemoveUnfinishedFiles, WhileThreadsWriteTakesNoCommittedFile) {
+  const ScratchFolder folder;
+  std::array<std::set<std::string>, 3> committed;
+  std::atomic<int> writing{3};
+  std::vector<std::thread> writers;
+  for (size_t t = 0; t < committed.size(); ++t) {
+    writers.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) {
+        const std::string name = fmt::format("{} {}", t, i);
+        try {
+          write_file_atomically(folder / name, "whole");
+          committed[t].insert(name);
+        } catch (const Error&) {
+        }
+      }
+      writing.fetch_sub(1);
+    });
+  }
+  while (writing.load() > 0) remove_unfinished_files();
+  for (std::thread& writer : writers) writer.join();
+  std::set<std::string> expected;
+  for (const std::set<std::string>& names : committed) expected.insert(names.begin(), names.end());
+  EXPECT_EQ(names_in(folder.path()), expected);
+  for (const std::string& name : expected) EXPECT_EQ(contents(folder / name), "whole");
 }
 
 // ---- isa

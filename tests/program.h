@@ -25,10 +25,11 @@ struct Outcome {
 
 class Program {
  public:
-  // Begins the program; standard output goes to a file unless `out` names another one.
-  explicit Program(std::vector<std::string> args, const std::string& out = "") {
+  // Begins the program; what it prints goes to files of ours unless `out` or `err` name others.
+  explicit Program(std::vector<std::string> args, const std::string& out = "",
+                   const std::string& err = "") {
     const std::string out_path = out.empty() ? (logs_ / "out").string() : out;
-    const std::string err_path = logs_ / "err";
+    const std::string err_path = err.empty() ? (logs_ / "err").string() : err;
     pid_ = ::fork();
     if (pid_ != 0) return;
     redirect(out_path, STDOUT_FILENO);
@@ -60,8 +61,9 @@ class Program {
   pid_t pid_ = 0;
 };
 
-inline Outcome run(const std::vector<std::string>& args, const std::string& out = "") {
-  return Program(args, out).wait();
+inline Outcome run(const std::vector<std::string>& args, const std::string& out = "",
+                   const std::string& err = "") {
+  return Program(args, out, err).wait();
 }
 
 }  // namespace weft::test

@@ -11,6 +11,7 @@
 
 #include "tests/weights.h"
 #include "weft/core/isa.h"
+#include "weft/mask/retained.h"
 
 namespace weft {
 namespace {
@@ -417,6 +418,40 @@ TEST(UnusableWeight, IsTheFirstInAViewAndNoneInUsableOnes) {
   EXPECT_EQ(found->value, -INFINITY);
 }
 
+template <typename T>
+void expect_position(const Solver& solver, T bad, std::string_view message) {
+  const WeightShape shape{21, 5, 9};
+  auto weights = draw_weights<T>(Kind::kGaussian, shape, 620);
+  weights.at(10, 33) = bad;
+  weights.at(20, 0) = bad;
+  const auto expect_error = [&](const auto& use) {
+    try {
+      use();
+      FAIL() << "accepted";
+    } catch (const UnusableWeightError& error) {
+      EXPECT_EQ(error.weight().row, 10);
+      EXPECT_EQ(error.weight().col, 33);
+      EXPECT_EQ(error.weight().value, static_cast<double>(bad));
+      EXPECT_EQ(error.what(), message);
+    }
+  };
+  for (const Pattern& pattern : {Pattern(2, 4), Pattern(4, 8), Pattern(2, 4, 2)}) {
+    expect_error([&] { mask_of(solver, weights, pattern); });
+    expect_error([&] { transposable_bound(weights.data(), shape, pattern); });
+  }
+}
+
+TEST_P(EverySolver, CarriesTheUnusableWeightInItsError) {
+  expect_position<float>(tested(), -std::numeric_limits<float>::infinity(),
+                         "weight [10, 33] is -inf: masks need finite weights");
+  expect_position<double>(tested(), std::numeric_limits<double>::infinity(),
+                          "weight [10, 33] is inf: masks need finite weights of at most 2^900");
+  expect_position<double>(tested(), -0x1p901,
+                          fmt::format("weight [10, 33] is {}: masks need finite weights of at most "
+                                      "2^900",
+                                      -0x1p901));
+}
+
 TEST(SolverTable, FindsEverySolverByItsName) {
   std::set<std::string_view> names;
   for (const Solver& line : solvers()) {
@@ -633,6 +668,45 @@ TEST(Exact, KeepsAsMuchAsFlowInShortTilesOfEveryShape) {
   }
 }
 
+// Nearly every choice is between equals here, and sums are exact, so scores must be equal.
+TEST(Exact, KeepsExactlyAsMuchAsFlowWhereWeightsTie) {
+  for (const Pattern& pattern : {Pattern(8, 16), Pattern(16, 32)}) {
+    const int64_t group = pattern.group();
+    for (const WeightShape& shape :
+         {WeightShape{2 * group, 2 * group}, WeightShape{group, group - 3},
+          WeightShape{group - 5, group}}) {
+      for (const Kind kind : {Kind::kZeros, Kind::kEqual, Kind::kIntegers}) {
+        expect_exact_keeps_as_much_as_flow<float>(kind, shape, pattern, 1550);
+      }
+      SCOPED_TRACE(trace("exact", shape, pattern, "mostly zeros", 1551));
+      auto sparse = draw_weights<float>(Kind::kIntegers, shape, 1551);
+      for (size_t i = 0; i < sparse.values.size(); ++i) {
+        if (i * 7 % 10 != 0) sparse.values[i] = 0;
+      }
+      EXPECT_EQ(kept_magnitude(sparse, mask_of(solver("exact"), sparse, pattern)),
+                kept_magnitude(sparse, mask_of(solver("flow"), sparse, pattern)));
+    }
+  }
+}
+
+// Bits of a row are drawn with column 0 on the left.
+Mask mask_from(const std::vector<std::string_view>& rows) {
+  Mask mask(static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows.front().size()));
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (size_t c = 0; c < rows[r].size(); ++c) {
+      mask.set(static_cast<int64_t>(r), static_cast<int64_t>(c), rows[r][c] == '1');
+    }
+  }
+  return mask;
+}
+
+// Equal columns are taken in turn: the mask of a tile of equal weights is full without a search.
+TEST(Exact, TakesTurnsAmongEqualColumns) {
+  const Weights<float> equal{{5, 5}, std::vector<float>(25, 1)};
+  EXPECT_EQ(mask_of(solver("exact"), equal, Pattern(2, 5)),
+            mask_from({"11000", "00110", "10001", "01100", "00011"}));
+}
+
 // Whole tiles of other sizes than 4 x 4 begin from guessed prices, short ones from none; weights
 // that grow along both axes make every row want the same columns, the longest way from a full mask.
 TEST(Exact, ResolvesTilesInWhichAllRowsWantTheSameColumns) {
@@ -718,17 +792,6 @@ TEST(GreedyPrune, PrunesAtMostTwiceTheLeast) {
       }
     }
   }
-}
-
-// Bits of a row are drawn with column 0 on the left.
-Mask mask_from(const std::vector<std::string_view>& rows) {
-  Mask mask(static_cast<int64_t>(rows.size()), static_cast<int64_t>(rows.front().size()));
-  for (size_t r = 0; r < rows.size(); ++r) {
-    for (size_t c = 0; c < rows[r].size(); ++c) {
-      mask.set(static_cast<int64_t>(r), static_cast<int64_t>(c), rows[r][c] == '1');
-    }
-  }
-  return mask;
 }
 
 TEST(Greedy, BreaksTiesByRowThenByColumn) {

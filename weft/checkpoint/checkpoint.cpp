@@ -5,7 +5,6 @@
 #include <cstring>
 #include <fstream>
 #include <set>
-#include <unordered_set>
 
 #include "weft/checkpoint/strict_json.h"
 #include "weft/core/error.h"
@@ -18,6 +17,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;  // not ordered_json, where every insertion looks at all the others
 
 constexpr std::string_view kIndexEnding = ".index.json";
+constexpr std::string_view kFolderEndings[] = {".safetensors.index.json", ".safetensors"};
 constexpr uint64_t kMaxIndexBytes = 32'000'000;
 constexpr size_t kCopyBytes = size_t{8} << 20;
 
@@ -35,14 +35,14 @@ std::vector<fs::path> files_ending_in(const fs::path& folder, std::string_view e
 
 // The index of a folder, or else its only safetensors file.
 fs::path entry_of_folder(const fs::path& folder) {
-  for (const std::string_view ending : {kIndexEnding, std::string_view(".safetensors")}) {
+  for (const std::string_view ending : kFolderEndings) {
     const std::vector<fs::path> found = files_ending_in(folder, ending);
     if (found.size() == 1) return found.front();
     WEFT_CHECK(found.empty(), "{}: {} files end in {}: name one of them", folder.string(),
                found.size(), ending);
   }
-  throw Error(
-      fmt::format("{}: no .safetensors file and no .index.json in the folder", folder.string()));
+  throw Error(fmt::format("{}: no .safetensors file and no .safetensors.index.json in the folder",
+                          folder.string()));
 }
 
 std::string read_index_text(const fs::path& path) {
@@ -104,26 +104,13 @@ Checkpoint Checkpoint::open(const fs::path& path) {
 void Checkpoint::add_shard(const fs::path& path) {
   const SafetensorsReader& shard = shards_.emplace_back(path);
   const size_t number = shards_.size() - 1;
-  std::unordered_set<std::string_view> names;
-  for (const TensorInfo& info : shard.header().tensors) {
-    tensors_.push_back({info, number});
-    names.insert(info.name);
-  }
-
-  SparsityPlan plan = SparsityPlan::from_metadata(shard.header().metadata, path.string());
-  for (const auto& [name, promise] : plan.tensors) {
-    WEFT_CHECK(names.contains(name),
-               "{}: weft.plan names tensor '{}', which the file does not have", path.string(),
-               printable(name));
-  }
-  plan_.tensors.merge(plan.tensors);
+  for (const TensorInfo& info : shard.header().tensors) tensors_.push_back({info, number});
 }
 
 void Checkpoint::read_index(const fs::path& path) {
   const Json document = parse_strict_json(read_index_text(path), path.string());
   const std::map<std::string, std::string> shard_of = parse_weight_map(document, path);
-  index_ = Index{path.filename().string(),
-                 document.contains("metadata") ? document["metadata"].dump() : "{}"};
+  index_ = Index{path, document.contains("metadata") ? document["metadata"].dump() : "{}"};
 
   std::set<std::string> names;
   for (const auto& [tensor, shard] : shard_of) names.insert(shard);
@@ -149,6 +136,22 @@ uint64_t Checkpoint::bytes() const {
   uint64_t total = 0;
   for (const ShardedTensor& tensor : tensors_) total += tensor.info.bytes();
   return total;
+}
+
+SparsityPlan Checkpoint::plan() const {
+  SparsityPlan all;
+  for (const SafetensorsReader& shard : shards_) {
+    SparsityPlan plan = SparsityPlan::from_metadata(shard.header().metadata, shard.path().string());
+    all.tensors.merge(plan.tensors);
+  }
+  return all;
+}
+
+std::vector<fs::path> Checkpoint::paths() const {
+  std::vector<fs::path> all;
+  if (index_) all.push_back(index_->path);
+  for (const SafetensorsReader& shard : shards_) all.push_back(shard.path());
+  return all;
 }
 
 void Checkpoint::read(const ShardedTensor& tensor, uint64_t offset,
@@ -195,10 +198,14 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& lik
                "{}: the input is sharded: the output is a folder, or a name that ends in {}",
                target.string(), kIndexEnding);
     folder_ = names_index ? target.parent_path() : target;
-    index_path_ = names_index ? target : target / like.index_->file_name;
+    index_path_ = names_index ? target : target / like.index_->path.filename();
     std::error_code failure;
-    if (!folder_.empty() && fs::create_directory(folder_, failure)) made_folder_.path = folder_;
+    if (!folder_.empty() && fs::create_directory(folder_, failure)) {
+      made_folder_.path = folder_;
+      made_folder_.unfinished = UnfinishedPath(folder_);
+    }
     WEFT_CHECK(!failure, "{}: cannot make the folder: {}", folder_.string(), failure.message());
+    targets_.push_back(index_path_);
   }
 
   Json index = {{"metadata", nullptr}, {"weight_map", Json::object()}};
@@ -214,6 +221,7 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& lik
     shard_plan.store_in(metadata);
     const fs::path path = like.sharded() ? folder_ / shard_name(like, i) : target;
     shards_.push_back(std::make_unique<SafetensorsWriter>(path, header.tensors, metadata));
+    targets_.push_back(path);
   }
   if (like.sharded()) {
     index["metadata"] = Json::parse(like.index_->metadata);
@@ -224,6 +232,11 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& lik
 CheckpointWriter::MadeFolder::~MadeFolder() {
   std::error_code ignored;
   if (!path.empty()) fs::remove(path, ignored);
+}
+
+void CheckpointWriter::MadeFolder::keep() {
+  path.clear();
+  unfinished = {};
 }
 
 void CheckpointWriter::write(const ShardedTensor& tensor, uint64_t offset,
@@ -251,7 +264,7 @@ void CheckpointWriter::commit() {
   if (!index_path_.empty()) fs::remove(index_path_, ignored);
   for (const auto& shard : shards_) shard->commit();
   if (!index_path_.empty()) write_file_atomically(index_path_, index_text_);
-  made_folder_.path.clear();
+  made_folder_.keep();
 }
 
 }  // namespace weft

@@ -2,7 +2,10 @@
 //
 //   model.safetensors                              one file
 //   model.safetensors.index.json                   {"metadata": {...}, "weight_map": {name: shard}}
-//   a folder that holds one of the two
+//   a folder that holds one of the two             the index goes before the files
+//
+// A file is an index if its name ends in .index.json; in a folder, only .safetensors.index.json
+// counts, since the index of another format may lie there too (pytorch_model.bin.index.json).
 //
 // Nothing is read before it is asked for; read() takes any piece of any tensor, so that a
 // checkpoint larger than memory can pass through. Reading is safe from several threads.
@@ -18,6 +21,7 @@
 
 #include "weft/checkpoint/plan.h"
 #include "weft/checkpoint/safetensors.h"
+#include "weft/core/atomic_file.h"
 
 namespace weft {
 
@@ -36,8 +40,15 @@ class Checkpoint {
   const SafetensorsReader& shard(size_t i) const { return shards_[i]; }
 
   const std::vector<ShardedTensor>& tensors() const { return tensors_; }  // shard by shard
-  const SparsityPlan& plan() const { return plan_; }                      // of all shards
   uint64_t bytes() const;                                                 // of all tensors
+
+  // The weft.plan of all shards, parsed by every call. Throws Error that names the file if it is
+  // malformed or of an unknown version. Other programs copy metadata that they do not understand,
+  // so a plan may name tensors that are not there; if shards contradict each other, the first wins.
+  SparsityPlan plan() const;
+
+  // The files that are read: the index, if any, and the shards.
+  std::vector<std::filesystem::path> paths() const;
 
   void read(const ShardedTensor& tensor, uint64_t offset, std::span<std::byte> out) const;
   // The file that the tensor lies in, for messages.
@@ -46,8 +57,8 @@ class Checkpoint {
  private:
   friend class CheckpointWriter;
   struct Index {
-    std::string file_name;  // model.safetensors.index.json
-    std::string metadata;   // its "metadata" object, as JSON
+    std::filesystem::path path;
+    std::string metadata;  // its "metadata" object, as JSON
   };
 
   Checkpoint() = default;
@@ -57,7 +68,6 @@ class Checkpoint {
   std::optional<Index> index_;
   std::vector<SafetensorsReader> shards_;
   std::vector<ShardedTensor> tensors_;
-  SparsityPlan plan_;
 };
 
 // A piece of a tensor: `rows` of its first dimension, from `first_row`.
@@ -91,23 +101,29 @@ class CheckpointWriter {
   // Copies a tensor as it is, in pieces.
   void copy(const Checkpoint& from, const ShardedTensor& tensor);
 
+  // The files that commit() makes or replaces: the index, if any, and the shards.
+  std::vector<std::filesystem::path> targets() const { return targets_; }
+
   void sync();
   void commit();
 
  private:
-  // Removed again unless committed. A member before the shards, so that it goes after their
-  // temporary files, and also when the constructor throws.
+  // Removed again unless committed, also by remove_unfinished_files(). A member before the shards,
+  // so that it goes after their temporary files, and also when the constructor throws.
   struct MadeFolder {
     MadeFolder() = default;
     MadeFolder(const MadeFolder&) = delete;
     MadeFolder& operator=(const MadeFolder&) = delete;
     ~MadeFolder();
+    void keep();
     std::filesystem::path path;
+    UnfinishedPath unfinished;
   };
 
   std::filesystem::path folder_;
   MadeFolder made_folder_;
   std::vector<std::unique_ptr<SafetensorsWriter>> shards_;
+  std::vector<std::filesystem::path> targets_;
   std::filesystem::path index_path_;
   std::string index_text_;
 };

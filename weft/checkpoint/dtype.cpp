@@ -1,5 +1,6 @@
 #include "weft/checkpoint/dtype.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -163,6 +164,19 @@ void zero_outside(const Mask& mask, Dtype dtype, std::span<std::byte> bytes) {
       }
     });
   });
+}
+
+std::vector<std::byte> mask_bytes(const Mask& mask) {
+  std::vector<std::byte> bytes(static_cast<size_t>(mask.rows() * mask.cols()));
+  parallel_for(mask.rows(), [&](int64_t r) {
+    std::byte* row = bytes.data() + r * mask.cols();
+    for (int64_t c = 0; c < mask.cols(); c += 64) {
+      const int count = static_cast<int>(std::min<int64_t>(64, mask.cols() - c));
+      const uint64_t kept = mask.bits(r, c, count);
+      for (int i = 0; i < count; ++i) row[c + i] = static_cast<std::byte>((kept >> i) & 1);
+    }
+  });
+  return bytes;
 }
 
 }  // namespace weft

@@ -76,4 +76,7 @@ auto with_weights(Dtype dtype, std::span<const std::byte> bytes, Body body) {
 // Sets the elements outside the mask to +0 and leaves the others bit for bit as they are.
 void zero_outside(const Mask& mask, Dtype dtype, std::span<std::byte> bytes);
 
+// The mask as a U8 tensor of [mask.rows, mask.cols] elements: 1 where it is set, 0 elsewhere.
+std::vector<std::byte> mask_bytes(const Mask& mask);
+
 }  // namespace weft

@@ -101,7 +101,11 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool null() override { return refuse("null where a value is expected"); }
+  bool null() override {
+    // "__metadata__": null is no metadata, as it is to the format's own library.
+    if (place_ == Place::kFile && is_metadata_) return true;
+    return refuse("null where a value is expected");
+  }
   bool boolean(bool) override { return refuse("true or false where neither is expected"); }
   bool binary(binary_t&) override { return refuse("binary data"); }
   bool number_integer(int64_t value) override {

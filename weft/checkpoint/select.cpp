@@ -9,11 +9,11 @@
 namespace weft {
 namespace {
 
-std::unique_ptr<RE2> compile(const std::string& text, const char* flag) {
+std::unique_ptr<RE2> compile(const std::string& text, const char* which) {
   if (text.empty()) return nullptr;
   auto expression = std::make_unique<RE2>(text, RE2::Quiet);
-  WEFT_CHECK(expression->ok(), "{} '{}': not a regular expression: {}", flag, printable(text),
-             printable(expression->error()));
+  WEFT_CHECK(expression->ok(), "{} expression '{}': not a regular expression: {}", which,
+             printable(text), printable(expression->error()));
   return expression;
 }
 
@@ -41,13 +41,13 @@ struct Selection::Expressions {
 };
 
 Selection::Selection(const std::string& include, const std::string& exclude)
-    : expressions_(new Expressions{compile(include, "--include"), compile(exclude, "--exclude")}) {}
+    : expressions_(new Expressions{compile(include, "include"), compile(exclude, "exclude")}) {}
 Selection::~Selection() = default;
 Selection::Selection(Selection&&) noexcept = default;
 
 std::optional<std::string> Selection::reason_to_skip_name(const std::string& name) const {
-  if (expressions_->include && !matches(*expressions_->include, name)) return "not in --include";
-  if (expressions_->exclude && matches(*expressions_->exclude, name)) return "in --exclude";
+  if (expressions_->include && !matches(*expressions_->include, name)) return "not included";
+  if (expressions_->exclude && matches(*expressions_->exclude, name)) return "excluded";
   return std::nullopt;
 }
 
@@ -55,8 +55,8 @@ std::optional<std::string> Selection::reason_to_skip(const TensorInfo& tensor) c
   if (const auto reason = reason_to_skip_name(tensor.name)) return reason;
   if (!expressions_->include) {
     if (!tensor.name.ends_with("weight")) return "name does not end in 'weight'";
-    if (is_embedding(tensor.name)) return "embedding (select it with --include)";
-    if (is_normalisation(tensor.name)) return "normalisation (select it with --include)";
+    if (is_embedding(tensor.name)) return "embedding";
+    if (is_normalisation(tensor.name)) return "normalisation";
   }
   if (!is_weight_dtype(tensor.dtype)) {
     return fmt::format("dtype {}: weights are F32, F16, BF16 or F64", dtype_name(tensor.dtype));
@@ -65,7 +65,11 @@ std::optional<std::string> Selection::reason_to_skip(const TensorInfo& tensor) c
     return fmt::format("{} dimension{}: weights have 2 or 4", tensor.shape.size(),
                        tensor.shape.size() == 1 ? "" : "s");
   }
-  if (tensor.bytes() == 0) return "empty";
+  try {
+    WeightShape::of(tensor.shape);
+  } catch (const Error& error) {  // an empty tensor may have sizes that overflow: [0, 2^62, 4, 1]
+    return error.what();
+  }
   return std::nullopt;
 }
 

@@ -1,9 +1,9 @@
 // Which tensors of a checkpoint are weights to be made sparse, and why the others are not.
 //
-// Without patterns: floating-point tensors of two or four dimensions whose name ends in `weight`,
-// embeddings and normalisation layers aside. `include` selects by name instead of these two rules
-// about names; `exclude` takes out of either. Both are regular expressions (RE2: linear time on
-// any input), found anywhere in the name.
+// Without patterns: floating-point tensors of two or four dimensions, also empty ones, whose name
+// ends in `weight`, embeddings and normalisation layers aside. `include` selects by name instead of
+// these two rules about names; `exclude` takes out of either. Both are regular expressions (RE2:
+// linear time on any input), found anywhere in the name.
 #pragma once
 
 #include <memory>

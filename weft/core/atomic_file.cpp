@@ -1,6 +1,7 @@
 #include "weft/core/atomic_file.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,24 +18,48 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Paths of the temporary files, for remove_unfinished_files(): a signal handler must not allocate
-// or lock, so a fixed table of C strings. A file that finds no slot is merely not removed when a
-// signal ends the program.
-constexpr size_t kSlots = 4096;
-std::array<std::atomic<char*>, kSlots> unfinished;
+// The table of unfinished paths. A signal handler must not allocate, free or lock, so the storage
+// is fixed (4 MB that cost nothing until they are written) and stays when a path is released.
+//
+//   free --claim--> claimed (its owner writes the path) --> ready --release--> free
+//
+// A handler reads ready slots only. Their text changes when another thread releases and claims them
+// again, and no claim writes while a handler runs: if the handler saw the slot ready before it was
+// released, it had raised `removals` before that, and so the claim sees it.
+enum class State : int { kFree, kClaimed, kReady };
 
-int claim_slot(const std::string& path) {
-  char* copy = ::strdup(path.c_str());
-  for (size_t slot = 0; copy != nullptr && slot < kSlots; ++slot) {
-    char* expected = nullptr;
-    if (unfinished[slot].compare_exchange_strong(expected, copy)) return static_cast<int>(slot);
+constexpr size_t kSlots = 1024;
+std::array<std::atomic<State>, kSlots> states;
+std::array<std::array<char, PATH_MAX>, kSlots> paths;
+std::atomic<int> removals;  // handlers that run now
+
+static_assert(std::atomic<State>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+
+int claim_slot(const std::string& path) noexcept {
+  if (path.empty() || path.size() >= PATH_MAX) return -1;
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    State expected = State::kFree;
+    if (!states[slot].compare_exchange_strong(expected, State::kClaimed)) continue;
+    if (removals.load() != 0) {
+      states[slot].store(State::kFree);
+      return -1;
+    }
+    std::memcpy(paths[slot].data(), path.c_str(), path.size() + 1);
+    states[slot].store(State::kReady);
+    return static_cast<int>(slot);
   }
-  std::free(copy);
   return -1;
 }
 
 void release_slot(int slot) noexcept {
-  if (slot >= 0) std::free(unfinished[static_cast<size_t>(slot)].exchange(nullptr));
+  if (slot >= 0) states[static_cast<size_t>(slot)].store(State::kFree);
+}
+
+template <typename Remove>
+void for_each_ready(Remove remove) noexcept {
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    if (states[slot].load() == State::kReady) remove(paths[slot].data());
+  }
 }
 
 std::string reason() { return std::strerror(errno); }
@@ -55,6 +80,15 @@ void sync_folder(const fs::path& folder) {
 
 }  // namespace
 
+UnfinishedPath::UnfinishedPath(const fs::path& path) noexcept : slot_(claim_slot(path.native())) {}
+UnfinishedPath::~UnfinishedPath() { release_slot(slot_); }
+UnfinishedPath::UnfinishedPath(UnfinishedPath&& other) noexcept
+    : slot_(std::exchange(other.slot_, -1)) {}
+UnfinishedPath& UnfinishedPath::operator=(UnfinishedPath&& other) noexcept {
+  release_slot(std::exchange(slot_, std::exchange(other.slot_, -1)));
+  return *this;
+}
+
 AtomicFile::AtomicFile(const fs::path& target) : target_(resolve(target)) {
   struct stat status {};
   // lstat: what is still a link after resolve() leads nowhere, and would itself be replaced.
@@ -69,11 +103,11 @@ AtomicFile::AtomicFile(const fs::path& target) : target_(resolve(target)) {
     temporary_ = target_.parent_path() / fmt::format(".{}.weft-{}-{}",
                                                      target_.filename().string().substr(0, 200),
                                                      ::getpid(), counter.fetch_add(1));
-    slot_ = claim_slot(temporary_.string());
+    unfinished_ = UnfinishedPath(temporary_);
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd_ >= 0) break;
     const int failure = errno;
-    release_slot(std::exchange(slot_, -1));
+    unfinished_ = {};
     // EEXIST: left by a killed process with our id, as every process of a container has; try on.
     WEFT_CHECK(failure == EEXIST, "{}: cannot write: {}", target.string(), std::strerror(failure));
   }
@@ -85,7 +119,7 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : target_(std::move(other.target_)),
       temporary_(std::move(other.temporary_)),
       fd_(std::exchange(other.fd_, -1)),
-      slot_(std::exchange(other.slot_, -1)) {}
+      unfinished_(std::move(other.unfinished_)) {}
 
 AtomicFile::~AtomicFile() { discard(); }
 
@@ -93,7 +127,7 @@ void AtomicFile::discard() noexcept {
   if (fd_ < 0) return;
   ::close(std::exchange(fd_, -1));
   ::unlink(temporary_.c_str());
-  release_slot(std::exchange(slot_, -1));
+  unfinished_ = {};
 }
 
 void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
@@ -115,7 +149,7 @@ void AtomicFile::commit() {
   WEFT_CHECK(::rename(temporary_.c_str(), target_.c_str()) == 0, "{}: cannot write: {}",
              target_.string(), reason());
   ::close(std::exchange(fd_, -1));
-  release_slot(std::exchange(slot_, -1));
+  unfinished_ = {};
   sync_folder(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
 }
 
@@ -126,9 +160,12 @@ void write_file_atomically(const fs::path& target, std::string_view text) {
 }
 
 void remove_unfinished_files() noexcept {
-  for (std::atomic<char*>& slot : unfinished) {
-    if (const char* path = slot.load()) ::unlink(path);
-  }
+  const int before = errno;  // that of whatever the signal interrupted
+  removals.fetch_add(1);
+  for_each_ready([](const char* path) { ::unlink(path); });
+  for_each_ready([](const char* path) { ::rmdir(path); });
+  removals.fetch_sub(1);
+  errno = before;
 }
 
 }  // namespace weft

@@ -12,6 +12,22 @@
 
 namespace weft {
 
+// A path that must not outlive the process should a signal end it: tracked by
+// remove_unfinished_files() until this object is destroyed or assigned to. Tracking is best effort
+// and never fails: a path of PATH_MAX bytes or more, or one that finds the table full, is merely
+// not tracked. Relative paths mean the folder that is current when the signal comes.
+class UnfinishedPath {
+ public:
+  UnfinishedPath() = default;  // tracks nothing
+  explicit UnfinishedPath(const std::filesystem::path& path) noexcept;
+  ~UnfinishedPath();
+  UnfinishedPath(UnfinishedPath&& other) noexcept;
+  UnfinishedPath& operator=(UnfinishedPath&& other) noexcept;
+
+ private:
+  int slot_ = -1;
+};
+
 class AtomicFile {
  public:
   // The folder must exist; an existing target must be a regular file (it is replaced by commit).
@@ -33,13 +49,14 @@ class AtomicFile {
   std::filesystem::path target_;
   std::filesystem::path temporary_;
   int fd_ = -1;
-  int slot_ = -1;  // in the table of unfinished files
+  UnfinishedPath unfinished_;  // temporary_
 };
 
 void write_file_atomically(const std::filesystem::path& target, std::string_view text);
 
-// Removes the temporary files of every AtomicFile that is not committed. Async-signal-safe: a
-// program calls it from its handlers of SIGINT and SIGTERM, then ends.
+// Removes every UnfinishedPath: first the files, such as those of every AtomicFile that is not
+// committed, then the folders that are empty without them. Async-signal-safe: a program calls it
+// from its handlers of SIGINT and SIGTERM, then ends.
 void remove_unfinished_files() noexcept;
 
 }  // namespace weft

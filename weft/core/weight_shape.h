@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "weft/core/error.h"
 
@@ -41,6 +42,17 @@ struct WeightShape {
     const WeightShape shape{dims[0], dims[1], taps};
     shape.check();
     return shape;
+  }
+
+  // The index into a tensor of these dims of the weight at row `out`, column `col` of its
+  // [outs, cols()] matrix: [out, col], or [out, in, y, x].
+  static std::vector<int64_t> index_of(std::span<const int64_t> dims, int64_t out, int64_t col) {
+    const WeightShape shape = of(dims);
+    WEFT_CHECK(out >= 0 && out < shape.outs && col >= 0 && col < shape.cols(),
+               "weight ({}, {}) is not in a matrix of {} x {}", out, col, shape.outs, shape.cols());
+    if (dims.size() == 2) return {out, col};
+    const int64_t tap = col % shape.taps;
+    return {out, col / shape.taps, tap / dims[3], tap % dims[3]};
   }
 };
 

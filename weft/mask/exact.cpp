@@ -2,16 +2,24 @@
 //
 // Optimal among full masks (tile.h): every row keeps row_keep, no column more than col_keep, or
 // the other way round where that is the larger side. Sums are taken in double; the kept magnitude
-// is optimal up to their rounding. Ties are broken by position, alike on every instruction set.
+// is optimal up to their rounding. Of equal columns a row takes the one that fewest rows above it
+// took, then the leftmost; of equal chains (below) the one found first is followed. All of that
+// depends on values and positions only, so the mask is the same on every instruction set.
 //
-// Every row takes its heaviest row_keep columns. That is the best that rows can do, but some
-// columns are now crowded. A row that gives up column j for column k loses |w_ij| - |w_ik|; a chain
-// of such moves leads from a crowded column to one with room. Take the chain of least loss, and
-// repeat until no column is crowded: successive shortest paths for the minimum-cost flow of
-// Hubara et al. 2021, begun from an optimal but infeasible state, so that only as many paths are
-// needed as rows disagree with columns (about 5 for a random 8 x 8 tile at 4:8, not 32). Each path
-// is a Dijkstra over the columns, with prices that keep all losses non-negative. Relaxing a column
-// is vector work: O(paths * cols * rows * cols / lanes) per tile.
+// Columns have prices. Every row takes the row_keep columns of largest |w_ij| + price_j: the best
+// that rows can do, but some columns are now crowded. A row that gives up column j for column k
+// loses |w_ij| - |w_ik|; a chain of such moves leads from a crowded column to one with room. Take
+// the chain of least loss, and repeat until no column is crowded: successive shortest paths for the
+// minimum-cost flow of Hubara et al. 2021, begun from an optimal but infeasible state, so that only
+// as many paths are needed as there are rows too many in crowded columns. Each path is a Dijkstra
+// over the columns, with prices that keep all losses non-negative.
+//
+// Where every column must be full in the end, any prices are good to begin with, and good guesses
+// leave few columns crowded: one round of coordinate descent on the dual problem. Otherwise they
+// begin at 0. Taking turns among equal columns does for ties what prices cannot: a tile of equal
+// weights needs no paths at all.
+//
+// Relaxing a column is vector work: O(paths * cols * rows * cols / lanes) per tile.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/mask/exact.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -40,8 +48,8 @@ class TileSolver {
         row_keep_(row_keep),
         col_keep_(col_keep),
         balanced_(static_cast<int>(rows) * row_keep == static_cast<int>(cols) * col_keep) {
-    const size_t N = hn::Lanes(d_);
-    stride_ = (cols + N - 1) / N * N;
+    const size_t lanes = hn::Lanes(d_);
+    stride_ = (cols + lanes - 1) / lanes * lanes;
     for (size_t r = 0; r < rows; ++r) {
       for (size_t c = 0; c < stride_; ++c) {
         // Padding columns weigh less than nothing: no row takes them, no chain reaches them.
@@ -51,11 +59,15 @@ class TileSolver {
   }
 
   void Solve(uint64_t* kept) {
-    for (size_t c = 0; c < stride_; ++c) price_[c] = 0;
+    for (size_t c = 0; c < stride_; ++c) {
+      price_[c] = 0;
+      order_[c] = static_cast<double>(c);
+      room_[c] = c < cols_ ? col_keep_ : 0;
+    }
     if (balanced_ && row_keep_ < static_cast<int>(cols_)) GuessPrices();
     for (size_t r = 0; r < rows_; ++r) TakeHeaviest(r);
-    int crowd = 0;
-    for (size_t c = 0; c < cols_; ++c) crowd += HWY_MAX(0, count_[c] - col_keep_);
+    double crowd = 0;
+    for (size_t c = 0; c < cols_; ++c) crowd += HWY_MAX(0.0, -room_[c]);
     for (; crowd > 0; --crowd) MoveAlong(CheapestChain());
     for (size_t r = 0; r < rows_; ++r) kept[r] = held_[r];
   }
@@ -63,15 +75,15 @@ class TileSolver {
  private:
   using V = hn::VFromD<hn::ScalableTag<double>>;
 
-  // For the columns c .. c + N of a row of values: how many others beat each; of equals, the
-  // earlier one wins.
+  // For the columns c .. c + lanes of a row of values: how many others beat each; of equals, the
+  // one of lower order_ wins.
   HWY_INLINE V BeatenBy(const double* row, size_t c) const {
     const V mine = hn::Load(d_, row + c);
-    const V position = hn::Iota(d_, static_cast<double>(c));
+    const V order = hn::Load(d_, order_ + c);
     V beaten_by = hn::Zero(d_);
     for (size_t j = 0; j < cols_; ++j) {
       const V other = hn::Set(d_, row[j]);
-      const auto earlier = hn::Gt(position, hn::Set(d_, static_cast<double>(j)));
+      const auto earlier = hn::Gt(order, hn::Set(d_, order_[j]));
       const auto wins = hn::Or(hn::Gt(other, mine), hn::And(hn::Eq(other, mine), earlier));
       beaten_by = hn::Add(beaten_by, hn::IfThenElseZero(wins, hn::Set(d_, 1.0)));
     }
@@ -81,14 +93,14 @@ class TileSolver {
   // One round of coordinate descent on the dual: what the last column that a row takes is worth to
   // it, then how much dearer each column must be so that col_keep rows want it.
   HWY_INLINE void GuessPrices() {
-    const size_t N = hn::Lanes(d_);
+    const size_t lanes = hn::Lanes(d_);
     HWY_ALIGN double surplus[kMaxSide * kMaxSide];  // |w| less the threshold of the row
     const V keep = hn::Set(d_, static_cast<double>(row_keep_));
     const V one = hn::Set(d_, 1.0);
     for (size_t r = 0; r < rows_; ++r) {
       const double* row = weight_ + r * stride_;
       V last_taken = hn::Zero(d_), first_left = hn::Zero(d_);
-      for (size_t c = 0; c < stride_; c += N) {
+      for (size_t c = 0; c < stride_; c += lanes) {
         const V rank = BeatenBy(row, c), mine = hn::Load(d_, row + c);
         last_taken =
             hn::Add(last_taken, hn::IfThenElseZero(hn::Eq(hn::Add(rank, one), keep), mine));
@@ -96,12 +108,12 @@ class TileSolver {
       }
       const V sum = hn::Add(hn::SumOfLanes(d_, last_taken), hn::SumOfLanes(d_, first_left));
       const V threshold = hn::Mul(hn::Set(d_, 0.5), sum);
-      for (size_t c = 0; c < stride_; c += N) {
+      for (size_t c = 0; c < stride_; c += lanes) {
         hn::Store(hn::Sub(hn::Load(d_, row + c), threshold), d_, surplus + r * stride_ + c);
       }
     }
     const V col_keep = hn::Set(d_, static_cast<double>(col_keep_));
-    for (size_t c = 0; c < cols_; c += N) {
+    for (size_t c = 0; c < cols_; c += lanes) {
       V last_taken = hn::Zero(d_), first_left = hn::Zero(d_);
       for (size_t r = 0; r < rows_; ++r) {
         const V mine = hn::Load(d_, surplus + r * stride_ + c);
@@ -123,16 +135,17 @@ class TileSolver {
     for (size_t c = cols_; c < stride_; ++c) price_[c] = 0;
   }
 
-  // Gives row r its heaviest columns, prices included.
+  // Gives row r its heaviest columns, prices included; of equals, those that fewest rows above
+  // hold. Were it the leftmost ones, rows of ties would all crowd the same columns.
   HWY_INLINE void TakeHeaviest(size_t r) {
-    const size_t N = hn::Lanes(d_);
+    const size_t lanes = hn::Lanes(d_);
     const double* row = weight_ + r * stride_;
     HWY_ALIGN double priced[kMaxSide];
-    for (size_t c = 0; c < stride_; c += N) {
+    for (size_t c = 0; c < stride_; c += lanes) {
       hn::Store(hn::Add(hn::Load(d_, row + c), hn::Load(d_, price_ + c)), d_, priced + c);
     }
     const V keep = hn::Set(d_, static_cast<double>(row_keep_));
-    for (size_t c = 0; c < stride_; c += N) {
+    for (size_t c = 0; c < stride_; c += lanes) {
       const auto takes = hn::Lt(BeatenBy(priced, c), keep);
       hn::Store(hn::IfThenElse(takes, hn::Set(d_, kInfinity), hn::Neg(hn::Load(d_, row + c))), d_,
                 offer_ + r * stride_ + c);
@@ -142,7 +155,8 @@ class TileSolver {
       if (offer_[r * stride_ + c] == kInfinity) {
         held_[r] |= uint64_t{1} << c;
         holders_[c] |= uint64_t{1} << r;
-        ++count_[c];
+        --room_[c];
+        order_[c] += kMaxSide;
       }
     }
   }
@@ -156,12 +170,12 @@ class TileSolver {
   // having been reached.
   HWY_INLINE size_t CheapestChain() {
     for (size_t c = 0; c < stride_; ++c) {
-      const bool crowded = c < cols_ && count_[c] > col_keep_;
+      const bool crowded = c < cols_ && room_[c] < 0;
       label_[c] = crowded ? price_[c] : kInfinity;
       via_[c] = kStart;
     }
     Next next = NextColumn();
-    for (; count_[next.column] >= col_keep_; next = NextColumn()) {
+    for (; room_[next.column] <= 0; next = NextColumn()) {
       const double distance = label_[next.column];
       price_[next.column] = distance;
       label_[next.column] = kDone;
@@ -178,16 +192,24 @@ class TileSolver {
     double key;  // distance in reduced costs
   };
 
+  // The nearest column that is not done; of equals, the first with room, which ends the search, or
+  // else the first.
   HWY_INLINE Next NextColumn() const {
-    const size_t N = hn::Lanes(d_);
+    const size_t lanes = hn::Lanes(d_);
     auto least = hn::Set(d_, kInfinity);
-    for (size_t c = 0; c < stride_; c += N) least = hn::Min(least, Keys(c));
+    for (size_t c = 0; c < stride_; c += lanes) least = hn::Min(least, Keys(c));
     const auto key = hn::MinOfLanes(d_, least);
-    for (size_t c = 0; c < stride_; c += N) {
-      const intptr_t lane = hn::FindFirstTrue(d_, hn::Eq(Keys(c), key));
-      if (lane >= 0) return {c + static_cast<size_t>(lane), hn::GetLane(key)};
+    Next first = {0, kInfinity};
+    for (size_t c = 0; c < stride_; c += lanes) {
+      const auto nearest = hn::Eq(Keys(c), key);
+      const intptr_t lane = hn::FindFirstTrue(d_, nearest);
+      if (lane < 0) continue;
+      const auto has_room = hn::Gt(hn::Load(d_, room_ + c), hn::Zero(d_));
+      const intptr_t with_room = hn::FindFirstTrue(d_, hn::And(nearest, has_room));
+      if (with_room >= 0) return {c + static_cast<size_t>(with_room), hn::GetLane(key)};
+      if (first.key == kInfinity) first = {c + static_cast<size_t>(lane), hn::GetLane(key)};
     }
-    return {0, kInfinity};
+    return first;
   }
 
   HWY_INLINE hn::VFromD<hn::ScalableTag<double>> Keys(size_t c) const {
@@ -198,7 +220,7 @@ class TileSolver {
 
   // Every row that holds `column` may give it up for one that it does not hold.
   HWY_INLINE void Relax(size_t column, double distance) {
-    const size_t N = hn::Lanes(d_);
+    const size_t lanes = hn::Lanes(d_);
     double given[kMaxSide];  // distance + |w|, per holder
     size_t holders[kMaxSide];
     size_t count = 0;
@@ -207,7 +229,7 @@ class TileSolver {
       holders[count] = r;
       given[count++] = distance + weight_[r * stride_ + column];
     }
-    for (size_t c = 0; c < stride_; c += N) {
+    for (size_t c = 0; c < stride_; c += lanes) {
       auto label = hn::Load(d_, label_ + c);
       auto via = hn::Load(d_, via_ + c);
       for (size_t h = 0; h < count; ++h) {
@@ -224,7 +246,7 @@ class TileSolver {
   }
 
   HWY_INLINE void MoveAlong(size_t end) {
-    ++count_[end];
+    --room_[end];
     size_t column = end;
     while (via_[column] != kStart) {
       const auto step = static_cast<size_t>(via_[column]);
@@ -236,7 +258,7 @@ class TileSolver {
       offer_[r * stride_ + given] = -weight_[r * stride_ + given];
       column = given;
     }
-    --count_[column];
+    ++room_[column];
   }
 
   static constexpr double kStart = -1;         // via_: the chain begins here
@@ -245,13 +267,14 @@ class TileSolver {
   hn::ScalableTag<double> d_;
   size_t rows_, cols_, stride_;
   int row_keep_, col_keep_;
-  bool balanced_;  // every column will be full, so any prices are good to begin with
-  int count_[kMaxSide] = {};
-  uint64_t held_[kMaxSide];           // bit c of word r: row r keeps column c
+  bool balanced_;            // every column will be full, so any prices are good to begin with
+  uint64_t held_[kMaxSide];  // bit c of word r: row r keeps column c
   uint64_t holders_[kMaxSide] = {};   // the same by columns
   HWY_ALIGN double label_[kMaxSide];  // distance from the crowded columns, so far
   HWY_ALIGN double price_[kMaxSide];
-  HWY_ALIGN double via_[kMaxSide];  // row * 64 + column of the last move, exact in a double
+  HWY_ALIGN double room_[kMaxSide];   // col_keep less the rows that hold it: negative if crowded
+  HWY_ALIGN double order_[kMaxSide];  // 64 * rows that took it at first + column
+  HWY_ALIGN double via_[kMaxSide];    // row * 64 + column of the last move, exact in a double
   HWY_ALIGN double weight_[kMaxSide * kMaxSide];
   HWY_ALIGN double offer_[kMaxSide * kMaxSide];  // -|w|, or infinity where the row holds the column
 };

@@ -141,7 +141,7 @@ template <typename T>
 HWY_INLINE void LoadTiles(MatrixView<const T> band, int64_t col, V sign, double* HWY_RESTRICT w) {
   const D d;
   const hn::Rebind<T, D> dt;
-  const size_t N = hn::Lanes(d);
+  const size_t lanes = hn::Lanes(d);
   const auto widen = [&](hn::VFromD<decltype(dt)> v) {
     if constexpr (sizeof(T) == 8) {
       return hn::Abs(v);
@@ -152,19 +152,25 @@ HWY_INLINE void LoadTiles(MatrixView<const T> band, int64_t col, V sign, double*
   for (int64_t r = 0; r < 4; ++r) {
     hn::VFromD<decltype(dt)> v0, v1, v2, v3;
     hn::LoadInterleaved4(dt, band.row(r) + col, v0, v1, v2, v3);
-    double* to = w + static_cast<size_t>(4 * r) * N;
+    double* to = w + static_cast<size_t>(4 * r) * lanes;
     hn::Store(hn::Mul(widen(v0), sign), d, to);
-    hn::Store(hn::Mul(widen(v1), sign), d, to + N);
-    hn::Store(hn::Mul(widen(v2), sign), d, to + 2 * N);
-    hn::Store(hn::Mul(widen(v3), sign), d, to + 3 * N);
+    hn::Store(hn::Mul(widen(v1), sign), d, to + lanes);
+    hn::Store(hn::Mul(widen(v2), sign), d, to + 2 * lanes);
+    hn::Store(hn::Mul(widen(v3), sign), d, to + 3 * lanes);
   }
 }
 
+// Where in a mask the tiles go.
+struct Corner {
+  int64_t row;
+  int64_t col;
+};
+
 // As many tiles as there are lanes, beginning at column `col` of the band; the masks of the first
-// `count` of them go to column `mask_col`.
+// `count` of them go to `corner` of the mask.
 template <typename T>
 HWY_INLINE void SolveTiles(MatrixView<const T> band, int64_t col, int keep, size_t count,
-                           Mask& mask, int64_t first_row, int64_t mask_col) {
+                           Mask& mask, Corner corner) {
   const D d;
   const hn::Rebind<int32_t, D> di32;
   HWY_ALIGN double w[16 * hn::MaxLanes(D())];
@@ -180,18 +186,18 @@ HWY_INLINE void SolveTiles(MatrixView<const T> band, int64_t col, int keep, size
     for (size_t r = 0; r < 4; ++r) rows[r] |= ((tile >> (4 * r)) & 15) << (4 * l);
   }
   for (int64_t r = 0; r < 4; ++r) {
-    mask.put_bits(first_row + r, mask_col, static_cast<int>(4 * count), rows[r]);
+    mask.put_bits(corner.row + r, corner.col, static_cast<int>(4 * count), rows[r]);
   }
 }
 
 template <typename T>
 int64_t Exact4x4Band(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
                      int64_t first_row) {
-  const size_t N = hn::Lanes(D());
-  const auto stride = static_cast<int64_t>(4 * N);
+  const size_t lanes = hn::Lanes(D());
+  const auto stride = static_cast<int64_t>(4 * lanes);
   int64_t col = 0;
   for (; col + stride <= band.cols; col += stride) {
-    SolveTiles(band, col, pattern.keep(), N, mask, first_row, col);
+    SolveTiles(band, col, pattern.keep(), lanes, mask, Corner{first_row, col});
   }
   // Whole tiles fewer than the lanes take the same path, so that ties fall the same way whatever
   // the vector length.
@@ -202,7 +208,7 @@ int64_t Exact4x4Band(MatrixView<const T> band, const Pattern& pattern, Mask& mas
       for (int64_t c = 0; c < 4 * left; ++c) padded[r * stride + c] = band.row(r)[col + c];
     }
     SolveTiles(MatrixView<const T>(padded, 4, stride), 0, pattern.keep(), static_cast<size_t>(left),
-               mask, first_row, col);
+               mask, Corner{first_row, col});
   }
   return col + 4 * left;
 }

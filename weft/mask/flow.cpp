@@ -6,12 +6,6 @@
 // simplex is reliable with integers only, so magnitudes are rounded to a multiple of
 // 2^-52 of the largest in the tile: the kept magnitude is within (group^2) 2^-52 of that largest
 // weight of the optimum. Which of several optima is returned is up to LEMON, and repeatable.
-#if defined(__GNUC__) && !defined(__clang__)
-// LEMON grows its graphs by copying nodes that it has not filled in yet. g++ 12 with sanitizers
-// warns of that, which fails the asan preset. It does so where LEMON is inlined into our code: a
-// pragma around the headers alone would not help.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
 #include <lemon/network_simplex.h>
 #include <lemon/smart_graph.h>
 

@@ -19,50 +19,50 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// lanes: [group, Lanes(d)], element i of group l at lanes[i * Lanes(d) + l].
+// groups: [group, lanes], element i of group l at groups[i * lanes + l].
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE void LoadSideBySide(D d, const T* HWY_RESTRICT row, size_t group,
-                               T* HWY_RESTRICT lanes) {
-  const size_t N = hn::Lanes(d);
+                               T* HWY_RESTRICT groups) {
+  const size_t lanes = hn::Lanes(d);
   if (group == 4) {
     hn::VFromD<D> v0, v1, v2, v3;
     hn::LoadInterleaved4(d, row, v0, v1, v2, v3);
-    hn::Store(hn::Abs(v0), d, lanes);
-    hn::Store(hn::Abs(v1), d, lanes + N);
-    hn::Store(hn::Abs(v2), d, lanes + 2 * N);
-    hn::Store(hn::Abs(v3), d, lanes + 3 * N);
+    hn::Store(hn::Abs(v0), d, groups);
+    hn::Store(hn::Abs(v1), d, groups + lanes);
+    hn::Store(hn::Abs(v2), d, groups + 2 * lanes);
+    hn::Store(hn::Abs(v3), d, groups + 3 * lanes);
     return;
   }
-  for (size_t l = 0; l < N; ++l) {
-    for (size_t i = 0; i < group; ++i) lanes[i * N + l] = row[l * group + i];
+  for (size_t l = 0; l < lanes; ++l) {
+    for (size_t i = 0; i < group; ++i) groups[i * lanes + l] = row[l * group + i];
   }
   for (size_t i = 0; i < group; ++i)
-    hn::Store(hn::Abs(hn::Load(d, lanes + i * N)), d, lanes + i * N);
+    hn::Store(hn::Abs(hn::Load(d, groups + i * lanes)), d, groups + i * lanes);
 }
 
 // kept[l]: the bits of group l.
 template <class D, typename T = hn::TFromD<D>>
-HWY_INLINE void KeepLargest(D d, const T* HWY_RESTRICT lanes, size_t group, size_t keep,
+HWY_INLINE void KeepLargest(D d, const T* HWY_RESTRICT groups, size_t group, size_t keep,
                             uint64_t* HWY_RESTRICT kept) {
   using Count = hwy::MakeSigned<T>;
   const hn::RebindToSigned<D> di;
-  const size_t N = hn::Lanes(d);
+  const size_t lanes = hn::Lanes(d);
   constexpr size_t kLaneBits = 8 * sizeof(T);
   HWY_ALIGN Count stored[hn::MaxLanes(hn::RebindToSigned<D>())];
-  for (size_t l = 0; l < N; ++l) kept[l] = 0;
+  for (size_t l = 0; l < lanes; ++l) kept[l] = 0;
 
   for (size_t first = 0; first < group; first += kLaneBits) {
     const size_t last = HWY_MIN(group, first + kLaneBits);
     auto bits = hn::Zero(di);
     for (size_t i = first; i < last; ++i) {
-      const auto mine = hn::Load(d, lanes + i * N);
+      const auto mine = hn::Load(d, groups + i * lanes);
       auto beaten_by = hn::Zero(di);  // counted in -1
       for (size_t j = 0; j < i; ++j) {
-        const auto wins = hn::Ge(hn::Load(d, lanes + j * N), mine);
+        const auto wins = hn::Ge(hn::Load(d, groups + j * lanes), mine);
         beaten_by = hn::Add(beaten_by, hn::BitCast(di, hn::VecFromMask(d, wins)));
       }
       for (size_t j = i + 1; j < group; ++j) {
-        const auto wins = hn::Gt(hn::Load(d, lanes + j * N), mine);
+        const auto wins = hn::Gt(hn::Load(d, groups + j * lanes), mine);
         beaten_by = hn::Add(beaten_by, hn::BitCast(di, hn::VecFromMask(d, wins)));
       }
       const auto stays = hn::Gt(beaten_by, hn::Set(di, -static_cast<Count>(keep)));
@@ -70,7 +70,7 @@ HWY_INLINE void KeepLargest(D d, const T* HWY_RESTRICT lanes, size_t group, size
       bits = hn::Or(bits, hn::IfThenElseZero(stays, hn::Set(di, bit)));
     }
     hn::Store(bits, di, stored);
-    for (size_t l = 0; l < N; ++l) {
+    for (size_t l = 0; l < lanes; ++l) {
       kept[l] |= static_cast<uint64_t>(static_cast<hwy::MakeUnsigned<T>>(stored[l])) << first;
     }
   }
@@ -93,27 +93,27 @@ template <typename T>
 void MagnitudeBand(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
                    int64_t first_row) {
   const hn::ScalableTag<T> d;
-  const size_t N = hn::Lanes(d);
-  HWY_ALIGN T lanes[Pattern::kMaxGroup * hn::MaxLanes(hn::ScalableTag<T>())];
+  const size_t lanes = hn::Lanes(d);
+  HWY_ALIGN T groups[Pattern::kMaxGroup * hn::MaxLanes(hn::ScalableTag<T>())];
   uint64_t kept[hn::MaxLanes(hn::ScalableTag<T>())];
   const int group = pattern.group();
-  const auto stride = static_cast<int64_t>(N) * group;
+  const auto stride = static_cast<int64_t>(lanes) * group;
 
   for (int64_t r = 0; r < band.rows; ++r) {
     const T* row = band.row(r);
     int64_t col = 0;
     for (; col + stride <= band.cols; col += stride) {
-      LoadSideBySide(d, row + col, static_cast<size_t>(group), lanes);
-      KeepLargest(d, lanes, static_cast<size_t>(group), static_cast<size_t>(pattern.keep()), kept);
-      PutGroups(kept, N, group, mask, first_row + r, col);
+      LoadSideBySide(d, row + col, static_cast<size_t>(group), groups);
+      KeepLargest(d, groups, static_cast<size_t>(group), static_cast<size_t>(pattern.keep()), kept);
+      PutGroups(kept, lanes, group, mask, first_row + r, col);
     }
     // What is left: whole groups fewer than the lanes, then a short one, each in the first lane.
     for (; col < band.cols; col += group) {
       const auto count = static_cast<size_t>(HWY_MIN(group, band.cols - col));
       for (size_t i = 0; i < count; ++i) {
-        hn::Store(hn::Set(d, std::abs(row[col + static_cast<int64_t>(i)])), d, lanes + i * N);
+        hn::Store(hn::Set(d, std::abs(row[col + static_cast<int64_t>(i)])), d, groups + i * lanes);
       }
-      KeepLargest(d, lanes, count, static_cast<size_t>(pattern.keep()), kept);
+      KeepLargest(d, groups, count, static_cast<size_t>(pattern.keep()), kept);
       mask.put_bits(first_row + r, col, static_cast<int>(count), kept[0]);
     }
   }

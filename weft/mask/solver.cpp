@@ -4,7 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
 #include "weft/mask/algorithms.h"
@@ -69,13 +68,14 @@ void solve_block(const Solver& solver, MatrixView<const T> block, const Pattern&
   sums.expand(shared, mask, first_row);
 }
 
+// block: [rows, shape.cols()]; the mask of one tap of it: [rows, shape.ins].
 template <typename T>
-void solve_tap(const Solver& solver, MatrixView<const T> block, const WeightShape& shape,
-               int64_t tap, const Pattern& pattern, Mask& mask, int64_t first_row) {
+Mask solve_tap(const Solver& solver, MatrixView<const T> block, const WeightShape& shape,
+               int64_t tap, const Pattern& pattern) {
   const std::vector<T> taken = take_tap(block, shape, tap);
   Mask of_tap(block.rows, shape.ins);
   solve_block(solver, MatrixView<const T>(taken.data(), block.rows, shape.ins), pattern, of_tap, 0);
-  put_tap(of_tap, shape, tap, mask, first_row);
+  return of_tap;
 }
 
 }  // namespace
@@ -113,8 +113,11 @@ std::optional<UnusableWeight> unusable_weight(MatrixView<const T> weights) {
 template <typename T>
 void require_usable(MatrixView<const T> weights, int64_t first_row) {
   if (const auto bad = unusable_weight(weights)) {
-    throw Error(fmt::format("weight [{}, {}] is {}: masks need finite weights of at most 2^900",
-                            first_row + bad->row, bad->col, bad->value));
+    const UnusableWeight found{first_row + bad->row, bad->col, bad->value};
+    throw UnusableWeightError(
+        fmt::format("weight [{}, {}] is {}: masks need finite weights{}", found.row, found.col,
+                    found.value, sizeof(T) == 4 ? "" : " of at most 2^900"),
+        found);
   }
 }
 
@@ -131,7 +134,7 @@ Mask find_mask(const Solver& solver, const T* weights, const WeightShape& shape,
     require_usable(rows, first);
     if (shape.taps == 1) return solve_block(solver, rows, pattern, mask, first);
     for (int64_t tap = 0; tap < shape.taps; ++tap) {
-      solve_tap(solver, rows, shape, tap, pattern, mask, first);
+      put_tap(solve_tap(solver, rows, shape, tap, pattern), shape, tap, mask, first);
     }
   });
   return mask;

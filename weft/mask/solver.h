@@ -12,8 +12,10 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "weft/core/error.h"
 #include "weft/core/mask.h"
 #include "weft/core/matrix_view.h"
 #include "weft/core/pattern.h"
@@ -41,21 +43,35 @@ const Solver& solver(std::string_view name);  // throws Error and names the know
 const Solver& default_solver(bool transposable);
 
 // weights: [shape.outs, shape.cols()], as they lie in a tensor (see WeightShape).
-// Throws Error at a weight that unusable_weight() finds, naming its position.
+// Throws UnusableWeightError at the first weight that no solver takes.
 template <typename T>
 Mask find_mask(const Solver& solver, const T* weights, const WeightShape& shape,
                const Pattern& pattern);
 
-// The first weight that no solver takes: NaN, infinite, or above 2^900, where sums of |w| would
-// overflow.
+// A weight that no solver takes: NaN, infinite, or above 2^900, where sums of |w| would overflow.
 struct UnusableWeight {
   int64_t row;
   int64_t col;  // in [0, shape.cols())
   double value;
 };
+
+// Names the row and column in the message; who knows the tensor can name its index instead.
+class UnusableWeightError : public Error {
+ public:
+  UnusableWeightError(const std::string& message, const UnusableWeight& weight)
+      : Error(message), weight_(weight) {}
+
+  // The row is counted in the whole matrix that was passed in.
+  const UnusableWeight& weight() const { return weight_; }
+
+ private:
+  UnusableWeight weight_;
+};
+
+// The first one, row by row.
 template <typename T>
 std::optional<UnusableWeight> unusable_weight(MatrixView<const T> weights);
-// Throws Error at one; `first_row` is added to the row that it names.
+// Throws UnusableWeightError at it, with `first_row` added to its row.
 template <typename T>
 void require_usable(MatrixView<const T> weights, int64_t first_row);
 

@@ -23,35 +23,52 @@ int nth_bit(uint64_t bits, int n) {
   return std::countr_zero(bits);
 }
 
-// Groups of the rows first_row, first_row + group, ... that share, in one matrix.
-GroupCount count_sharing_rows(const Mask& matrix, int64_t first_row, const Pattern& pattern) {
-  GroupCount count;
-  const int64_t block_end =
-      std::min(matrix.rows(), (first_row / pattern.block() + 1) * pattern.block());
-  for (int64_t col = 0; col < matrix.cols(); col += pattern.group()) {
-    const int width = static_cast<int>(std::min<int64_t>(pattern.group(), matrix.cols() - col));
-    uint64_t any = 0;
-    for (int64_t r = first_row; r < block_end; r += pattern.group()) {
-      any |= matrix.bits(r, col, width);
-    }
-    ++count.groups;
-    if (width < pattern.group()) ++count.short_groups;
-    if (std::popcount(any) <= pattern.keep()) continue;
-    ++count.violations;
-    if (!count.first_violation) {
-      const int64_t in = col + nth_bit(any, pattern.keep());
-      int64_t out = first_row;
-      while (!matrix.at(out, in)) out += pattern.group();
-      count.first_violation = WeightPosition{out, in, 0};
-    }
+// The matrix of one tap, turned so that groups lie along its rows.
+struct TapMatrix {
+  Mask mask;  // [outs, ins], or [ins, outs] if transposed
+  bool transposed;
+  int64_t tap;
+
+  WeightPosition position(int64_t row, int64_t col) const {
+    return transposed ? WeightPosition{col, row, tap} : WeightPosition{row, col, tap};
   }
-  return count;
+};
+
+// The weight that stands for a violated group: the first position too many, in the first row that
+// keeps it. any: what the rows that share keep, together, from column `col` on.
+WeightPosition weight_too_many(const TapMatrix& matrix, int64_t first_row, int64_t col,
+                               uint64_t any, const Pattern& pattern) {
+  const int64_t along = col + nth_bit(any, pattern.keep());
+  int64_t row = first_row;
+  while (!matrix.mask.at(row, along)) row += pattern.group();
+  return matrix.position(row, along);
 }
 
-// matrix: [rows, ins] of one tap.
-GroupCount count_matrix(const Mask& matrix, const Pattern& pattern) {
-  std::vector<GroupCount> counts(static_cast<size_t>(matrix.rows()));
-  parallel_for(matrix.rows(), [&](int64_t r) {
+// Groups of the rows first_row, first_row + group, ... that share, in one matrix.
+GroupCount count_sharing_rows(const TapMatrix& matrix, int64_t first_row, const Pattern& pattern) {
+  const Mask& mask = matrix.mask;
+  GroupCount all;
+  const int64_t block_end =
+      std::min(mask.rows(), (first_row / pattern.block() + 1) * pattern.block());
+  for (int64_t col = 0; col < mask.cols(); col += pattern.group()) {
+    const int width = static_cast<int>(std::min<int64_t>(pattern.group(), mask.cols() - col));
+    uint64_t any = 0;
+    for (int64_t r = first_row; r < block_end; r += pattern.group()) {
+      any |= mask.bits(r, col, width);
+    }
+    GroupCount group{1, width < pattern.group() ? 1 : 0, 0, {}};
+    if (std::popcount(any) > pattern.keep()) {
+      group.violations = 1;
+      group.first_violation = weight_too_many(matrix, first_row, col, any, pattern);
+    }
+    all += group;
+  }
+  return all;
+}
+
+GroupCount count_matrix(const TapMatrix& matrix, const Pattern& pattern) {
+  std::vector<GroupCount> counts(static_cast<size_t>(matrix.mask.rows()));
+  parallel_for(matrix.mask.rows(), [&](int64_t r) {
     if (r % pattern.block() >= pattern.group()) return;  // counted with the row it shares with
     counts[static_cast<size_t>(r)] = count_sharing_rows(matrix, r, pattern);
   });
@@ -66,19 +83,28 @@ void for_each_tap(const Mask& nonzero, const WeightShape& shape, bool transpose,
   check_shape(nonzero, shape);
   for (int64_t tap = 0; tap < shape.taps; ++tap) {
     const Mask matrix = take_tap(nonzero, shape, tap);
-    per_matrix(transpose ? matrix.transposed() : matrix, tap);
+    per_matrix(TapMatrix{transpose ? matrix.transposed() : matrix, transpose, tap});
   }
+}
+
+GroupCount count_groups(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern,
+                        bool transpose) {
+  GroupCount all;
+  for_each_tap(nonzero, shape, transpose,
+               [&](const TapMatrix& matrix) { all += count_matrix(matrix, pattern); });
+  return all;
 }
 
 MostPerGroup most_per_group(const Mask& nonzero, const WeightShape& shape, bool transpose) {
   MostPerGroup most{};
-  for_each_tap(nonzero, shape, transpose, [&](const Mask& matrix, int64_t) {
+  for_each_tap(nonzero, shape, transpose, [&](const TapMatrix& matrix) {
+    const Mask& mask = matrix.mask;
     for (size_t i = 0; i < kReportedGroups.size(); ++i) {
       const int group = kReportedGroups[i];
-      for (int64_t r = 0; r < matrix.rows(); ++r) {
-        for (int64_t col = 0; col < matrix.cols(); col += group) {
-          const int width = static_cast<int>(std::min<int64_t>(group, matrix.cols() - col));
-          most[i] = std::max(most[i], std::popcount(matrix.bits(r, col, width)));
+      for (int64_t r = 0; r < mask.rows(); ++r) {
+        for (int64_t col = 0; col < mask.cols(); col += group) {
+          const int width = static_cast<int>(std::min<int64_t>(group, mask.cols() - col));
+          most[i] = std::max(most[i], std::popcount(mask.bits(r, col, width)));
         }
       }
     }
@@ -88,35 +114,23 @@ MostPerGroup most_per_group(const Mask& nonzero, const WeightShape& shape, bool 
 
 }  // namespace
 
-GroupCount& GroupCount::operator+=(const GroupCount& later) {
-  groups += later.groups;
-  short_groups += later.short_groups;
-  violations += later.violations;
-  if (!first_violation) first_violation = later.first_violation;
+GroupCount& GroupCount::operator+=(const GroupCount& other) {
+  groups += other.groups;
+  short_groups += other.short_groups;
+  violations += other.violations;
+  if (other.first_violation) {
+    first_violation =
+        std::min(first_violation.value_or(*other.first_violation), *other.first_violation);
+  }
   return *this;
 }
 
 GroupCount count_groups_in(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern) {
-  GroupCount all;
-  for_each_tap(nonzero, shape, false, [&](const Mask& matrix, int64_t tap) {
-    GroupCount count = count_matrix(matrix, pattern);
-    if (count.first_violation) count.first_violation->tap = tap;
-    all += count;
-  });
-  return all;
+  return count_groups(nonzero, shape, pattern, false);
 }
 
 GroupCount count_groups_out(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern) {
-  GroupCount all;
-  for_each_tap(nonzero, shape, true, [&](const Mask& matrix, int64_t tap) {
-    GroupCount count = count_matrix(matrix, pattern);
-    if (count.first_violation) {
-      std::swap(count.first_violation->out, count.first_violation->in);
-      count.first_violation->tap = tap;
-    }
-    all += count;
-  });
-  return all;
+  return count_groups(nonzero, shape, pattern, true);
 }
 
 MostPerGroup most_per_group_in(const Mask& nonzero, const WeightShape& shape) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <optional>
 
 #include "weft/core/mask.h"
@@ -14,19 +15,25 @@
 
 namespace weft {
 
+// Ordered as in the tensor: by out, then in, then tap.
 struct WeightPosition {
   int64_t out = 0;
   int64_t in = 0;
   int64_t tap = 0;
+
+  auto operator<=>(const WeightPosition&) const = default;
 };
 
 struct GroupCount {
   int64_t groups = 0;
   int64_t short_groups = 0;  // cut by the edge
   int64_t violations = 0;
-  std::optional<WeightPosition> first_violation;  // the first weight too many
+  // A violated group is named by its first position too many, in the first row that keeps it. Of
+  // all groups at all taps, the one that comes first in tensor order.
+  std::optional<WeightPosition> first_violation;
 
-  GroupCount& operator+=(const GroupCount& later);
+  // In any order; positions must be counted from the same origin.
+  GroupCount& operator+=(const GroupCount& other);
 };
 
 // nonzero: [shape.outs, shape.cols()]; a band of a larger matrix must begin at a multiple of

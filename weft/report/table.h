@@ -12,7 +12,6 @@ class Table {
   explicit Table(const std::vector<std::string>& headings);
 
   void add(std::vector<std::string> cells);  // as many as there are headings
-  bool empty() const { return rows_.empty(); }
 
   std::string str() const;  // heading, rule, rows; every line ends in '\n', without trailing blanks
 

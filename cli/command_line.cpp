@@ -1,0 +1,137 @@
+// The command line on CLI11.
+#include <CLI/CLI.hpp>
+
+#include "cli/command.h"
+
+namespace weft::cli {
+namespace {
+
+class CliFlags : public Flags {
+ public:
+  explicit CliFlags(CLI::App& app) : app_(app) {}
+
+  void positional(const char* name, std::string& value, const char* help) override {
+    app_.add_option(name, value, help)->required();
+  }
+  void flag(const char* name, bool& value, const char* help) override {
+    app_.add_flag(name, value, help);
+  }
+  void text(const char* name, const char* type, std::string& value, const char* help,
+            const Problem& problem) override {
+    constrain(app_.add_option(name, value, help), type, problem);
+  }
+  void texts(const char* name, const char* type, std::vector<std::string>& values, const char* help,
+             const Problem& problem) override {
+    constrain(app_.add_option(name, values, help)->capture_default_str(), type, problem);
+  }
+  void integer(const char* name, int64_t& value, int64_t low, int64_t high,
+               const char* help) override {
+    app_.add_option(name, value, help)->check(CLI::Range(low, high))->capture_default_str();
+  }
+  void seconds(const char* name, double& value, const char* help) override {
+    app_.add_option(name, value, help)->check(CLI::Range(0.0, 1e9))->capture_default_str();
+  }
+  void size(const char* name, uint64_t& value, const char* help) override {
+    app_.add_option(name, value, help)
+        ->transform(CLI::AsSizeValue(true))
+        ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50))
+        ->type_name("SIZE");
+  }
+  void require(const char* name) override { app_.get_option(name)->required(); }
+  void exclude(const char* name, const char* other) override {
+    app_.get_option(name)->excludes(app_.get_option(other));
+  }
+
+ private:
+  static void constrain(CLI::Option* option, const char* type, const Problem& problem) {
+    option->type_name(type);
+    if (problem) option->check(problem);
+  }
+
+  CLI::App& app_;
+};
+
+CLI::App* find_subcommand(CLI::App& app, const std::string& name) {
+  for (CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == name) return command;
+  }
+  return nullptr;
+}
+
+// "bench solve" goes under "bench", which is made when its first command comes.
+CLI::App* add_subcommand(CLI::App& root, const CommandEntry& entry) {
+  const size_t space = entry.name.find(' ');
+  if (space == std::string::npos) return root.add_subcommand(entry.name, entry.description);
+  const std::string group = entry.name.substr(0, space);
+  CLI::App* parent = find_subcommand(root, group);
+  if (parent == nullptr) {
+    parent = root.add_subcommand(group, "Measure, against a peer in the same run");
+    parent->require_subcommand(1);
+  }
+  return parent->add_subcommand(entry.name.substr(space + 1), entry.description);
+}
+
+std::string full_name(const CLI::App& app) {
+  const auto called = app.get_subcommands();
+  return called.empty() ? app.get_name() : app.get_name() + " " + full_name(*called.front());
+}
+
+const CLI::App& innermost(const CLI::App& app) {
+  const auto called = app.get_subcommands();
+  return called.empty() ? app : innermost(*called.front());
+}
+
+// CLI11 answers a wrong command with "a subcommand is required" and does not name it.
+std::string unknown_command(int argc, char** argv, CLI::App& app) {
+  if (argc < 2 || argv[1][0] == '-' || find_subcommand(app, argv[1]) != nullptr) return "";
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  return fmt::format("unknown command '{}': accepted are {}", argv[1], known);
+}
+
+}  // namespace
+
+Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& commands,
+                          const std::string& version) {
+  CLI::App app(
+      "N:M sparsity: find masks, check files, count what a structure allows.\n"
+      "A pattern 2:4 keeps at most 2 of every 4 consecutive weights.",
+      "weft");
+  app.set_version_flag("--version", version);
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(36);
+  app.footer(
+      "Examples:\n"
+      "  weft mask model.safetensors sparse.safetensors --pattern 2:4 --transposable\n"
+      "  weft check sparse.safetensors\n"
+      "  weft ladder model.safetensors\n"
+      "\n"
+      "`weft COMMAND --help` shows the flags of a command, with examples.");
+
+  Parsed parsed;
+  for (CommandEntry& entry : commands) {
+    CLI::App* subcommand = add_subcommand(app, entry);
+    CliFlags flags(*subcommand);
+    entry.command->declare(flags);
+    subcommand->footer("Examples:\n" + entry.examples);
+    subcommand->callback([&parsed, &entry] { parsed.command = entry.command.get(); });
+  }
+  try {
+    parsed.error = unknown_command(argc, argv, app);
+    if (parsed.error.empty()) app.parse(argc, argv);
+  } catch (const CLI::CallForVersion&) {
+    parsed.help = version + "\n";
+  } catch (const CLI::Success&) {  // --help
+    parsed.help = innermost(app).help();
+  } catch (const CLI::ParseError& error) {
+    parsed.error = error.what();
+  }
+  parsed.name = full_name(app);
+  if (!parsed.error.empty()) parsed.exit_code = 2;
+  if (!parsed.error.empty() || !parsed.help.empty()) parsed.command = nullptr;
+  return parsed;
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,100 @@
+#include "cli/shared.h"
+
+#include <cstdio>
+
+#include "weft/core/text.h"
+#include "weft/report/table.h"
+
+namespace weft::cli {
+
+Flags::Problem problem_in(const std::function<void(const std::string&)>& parse) {
+  return [parse](const std::string& text) -> std::string {
+    try {
+      parse(text);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+}
+
+void CommonFlags::declare(Flags& flags) {
+  flags.integer("--threads", threads, 1, kMaxThreads,
+                "Threads to use; results do not depend on it");
+  flags.flag("--json", json, "Print JSON for machines instead of tables");
+}
+
+void CommonFlags::apply() const {
+  set_threads(static_cast<int>(threads));
+}
+
+void declare_pattern(Flags& flags, std::string& pattern) {
+  flags.text("--pattern", "N:M[xS]", pattern,
+             "keep:group, as in 2:4; with xS, S rows share it, as in 2:4x2",
+             problem_in([](const std::string& text) { Pattern::parse(text); }));
+}
+
+void NameFilter::declare(Flags& flags) {
+  flags.text("--include", "RE", include, "Only tensors whose name matches (regular expression)",
+             problem_in([](const std::string& text) { Selection(text, ""); }));
+  flags.text("--exclude", "RE", exclude, "No tensors whose name matches (regular expression)",
+             problem_in([](const std::string& text) { Selection("", text); }));
+}
+
+Json to_json(const std::vector<Skipped>& skipped) {
+  Json list = Json::array();
+  for (const Skipped& tensor : skipped) {
+    list.push_back({{"name", tensor.name}, {"reason", tensor.reason}});
+  }
+  return list;
+}
+
+void print_skipped(const std::vector<Skipped>& skipped) {
+  if (skipped.empty()) return;
+  Table table({"skipped", "reason"});
+  for (const Skipped& tensor : skipped) table.add({printable(tensor.name), tensor.reason});
+  print("\n" + table.str());
+}
+
+std::string nothing_selected(const std::vector<Skipped>& skipped) {
+  if (skipped.empty()) return "the file has no tensors";
+  return fmt::format("none is selected: '{}', for one, is skipped: {}", printable(skipped[0].name),
+                     skipped[0].reason);
+}
+
+void naming_weights(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t first_row,
+                    const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const UnusableWeightError& error) {
+    const std::vector<int64_t> index = WeightShape::index_of(
+        tensor.info.shape, first_row + error.weight().row, error.weight().col);
+    throw Error(fmt::format("{}: tensor '{}': weight {} is {}: masks need finite weights{}",
+                            checkpoint.file_of(tensor), printable(tensor.info.name),
+                            shape_text(index), error.weight().value,
+                            tensor.info.dtype == Dtype::kF64 ? " of at most 2^900" : ""));
+  }
+}
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void print_json(const Json& document) {
+  // File names come from the command line and may be any bytes.
+  print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+std::string percent(double fraction) { return fmt::format("{:.2f}%", 100 * fraction); }
+
+std::string bytes_text(uint64_t bytes) {
+  const auto size = static_cast<double>(bytes);
+  if (size < 1e3) return fmt::format("{} B", bytes);
+  if (size < 1e6) return fmt::format("{:.1f} kB", size / 1e3);
+  if (size < 1e9) return fmt::format("{:.1f} MB", size / 1e6);
+  return fmt::format("{:.2f} GB", size / 1e9);
+}
+
+std::string seconds_text(double seconds) {
+  return seconds < 1 ? fmt::format("{:.2f} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,63 @@
+// What several commands share: flags, output, the words for what was left out.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "weft/checkpoint/checkpoint.h"
+#include "weft/checkpoint/select.h"
+#include "weft/core/parallel.h"
+#include "weft/core/pattern.h"
+#include "weft/mask/solver.h"
+
+namespace weft::cli {
+
+using Json = nlohmann::ordered_json;
+
+// --json and --threads, which every command has.
+struct CommonFlags {
+  bool json = false;
+  int64_t threads = weft::threads();  // all cores
+
+  void declare(Flags& flags);
+  void apply() const;  // sets the threads
+};
+
+// The check of a flag whose value `parse` refuses by throwing Error.
+Flags::Problem problem_in(const std::function<void(const std::string&)>& parse);
+
+void declare_pattern(Flags& flags, std::string& pattern);  // --pattern
+
+// --include and --exclude
+struct NameFilter {
+  std::string include;
+  std::string exclude;
+
+  void declare(Flags& flags);
+  Selection selection() const { return Selection(include, exclude); }
+};
+
+struct Skipped {
+  std::string name;
+  std::string reason;
+};
+Json to_json(const std::vector<Skipped>& skipped);
+void print_skipped(const std::vector<Skipped>& skipped);
+// Why a command has nothing to do, with the first tensor that was skipped as the example.
+std::string nothing_selected(const std::vector<Skipped>& skipped);
+
+// Calls find_mask, or whatever else may meet an unusable weight, and names tensor and index if it
+// does. `first_row`: the row of the tensor that the weights begin with.
+void naming_weights(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t first_row,
+                    const std::function<void()>& body);
+
+void print(const std::string& text);    // to standard output
+void print_json(const Json& document);  // likewise, with a line end
+
+std::string percent(double fraction);      // "70.23%"
+std::string bytes_text(uint64_t bytes);    // "1.5 MB"
+std::string seconds_text(double seconds);  // "1.23 s", "12.3 ms"
+
+}  // namespace weft::cli
