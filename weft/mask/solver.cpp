@@ -1,6 +1,7 @@
 #include "weft/mask/solver.h"
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -97,14 +98,21 @@ const Solver& default_solver(bool transposable) {
 
 template <typename T>
 std::optional<UnusableWeight> unusable_weight(MatrixView<const T> weights) {
-  const T largest = sizeof(T) == 4 ? std::numeric_limits<T>::max() : static_cast<T>(0x1p900);
+  // Magnitudes compare like their bits; on integers, unlike on floats, the compiler makes this scan
+  // a vector loop for any CPU.
+  using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+  constexpr Bits kSignless = std::numeric_limits<Bits>::max();
+  constexpr T kLargest = sizeof(T) == 4 ? std::numeric_limits<T>::max() : static_cast<T>(0x1p900);
+  constexpr Bits kLargestBits = std::bit_cast<Bits>(kLargest);
+  const auto too_large = [](T weight) {
+    return (std::bit_cast<Bits>(weight) & kSignless) > kLargestBits;
+  };
   for (int64_t r = 0; r < weights.rows; ++r) {
     const T* row = weights.row(r);
-    bool usable = true;
-    for (int64_t c = 0; c < weights.cols; ++c) usable &= std::abs(row[c]) <= largest;
-    if (usable) continue;
-    for (int64_t c = 0; c < weights.cols; ++c) {
-      if (!(std::abs(row[c]) <= largest)) return UnusableWeight{r, c, static_cast<double>(row[c])};
+    Bits found = 0;
+    for (int64_t c = 0; c < weights.cols; ++c) found |= Bits{too_large(row[c])};
+    for (int64_t c = 0; found != 0 && c < weights.cols; ++c) {
+      if (too_large(row[c])) return UnusableWeight{r, c, static_cast<double>(row[c])};
     }
   }
   return std::nullopt;
