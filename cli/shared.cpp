@@ -24,9 +24,7 @@ void CommonFlags::declare(Flags& flags) {
   flags.flag("--json", json, "Print JSON for machines instead of tables");
 }
 
-void CommonFlags::apply() const {
-  set_threads(static_cast<int>(threads));
-}
+void CommonFlags::apply() const { set_threads(static_cast<int>(threads)); }
 
 void declare_pattern(Flags& flags, std::string& pattern) {
   flags.text("--pattern", "N:M[xS]", pattern,
