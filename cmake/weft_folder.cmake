@@ -14,6 +14,7 @@ function(weft_folder name)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(weft_${name} PUBLIC ${arg_LINKS} PRIVATE ${arg_USES})
   weft_compile_options(weft_${name})
+  weft_sanitize(weft_${name})
 endfunction()
 
 function(weft_compile_options target)
@@ -27,6 +28,10 @@ function(weft_compile_options target)
   # and SSE4 or AVX3 lack, and would double the time to build.
   target_compile_definitions(${target} PRIVATE "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|\
 HWY_SVE2_128|HWY_RVV|HWY_SSSE3|HWY_AVX3_DL)")
+endfunction()
+
+# What is tested, not the tests: they would take longer to build than everything else.
+function(weft_sanitize target)
   if(WEFT_SANITIZE)
     # With a sanitizer g++ takes much in libstdc++ and LEMON for uninitialised that is not.
     target_compile_options(${target} PRIVATE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer

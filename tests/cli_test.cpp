@@ -366,7 +366,7 @@ TEST(Mask, ASignalLeavesNothingBehind) {
   }
 }
 
-#ifndef __SANITIZE_ADDRESS__  // its own memory would hide what is measured
+#ifndef WEFT_SANITIZED  // its own memory would hide what is measured
 TEST(Mask, MemoryDoesNotGrowWithTheCheckpoint) {
   const ScratchFolder folder;
   ASSERT_EQ(run({"synth", folder / "big.safetensors", "--width", "1024", "--size", "300MB"}).code,

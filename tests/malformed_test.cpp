@@ -618,7 +618,7 @@ TEST(Damage, EveryChangedByteIsReadOrRefused) {
 // A file of a few bytes may announce a header of 100 MB: none of it may be allocated. A child
 // process with hardly more address space than it has already is the judge.
 TEST(Damage, ALyingHeaderCostsNoMemory) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(WEFT_SANITIZED)
   GTEST_SKIP() << "AddressSanitizer needs the address space that this test takes away";
 #endif
   const ScratchFolder folder;
