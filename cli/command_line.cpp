@@ -1,5 +1,6 @@
 // The command line on CLI11.
 #include <CLI/CLI.hpp>
+#include <limits>
 
 #include "cli/command.h"
 
@@ -26,15 +27,20 @@ class CliFlags : public Flags {
   }
   void integer(const char* name, int64_t& value, int64_t low, int64_t high,
                const char* help) override {
-    app_.add_option(name, value, help)->check(CLI::Range(low, high))->capture_default_str();
+    const bool limited = high < std::numeric_limits<int64_t>::max();
+    app_.add_option(name, value, help)
+        ->check(CLI::Range(low, high).description(limited ? fmt::format("{}-{}", low, high) : ""))
+        ->capture_default_str();
   }
   void seconds(const char* name, double& value, const char* help) override {
-    app_.add_option(name, value, help)->check(CLI::Range(0.0, 1e9))->capture_default_str();
+    app_.add_option(name, value, help)
+        ->check(CLI::Range(0.0, 1e9).description(""))
+        ->capture_default_str();
   }
   void size(const char* name, uint64_t& value, const char* help) override {
     app_.add_option(name, value, help)
         ->transform(CLI::AsSizeValue(true))
-        ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50))
+        ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50).description(""))
         ->type_name("SIZE");
   }
   void require(const char* name) override { app_.get_option(name)->required(); }
@@ -74,11 +80,6 @@ CLI::App* add_subcommand(CLI::App& root, const CommandEntry& entry) {
 std::string full_name(const CLI::App& app) {
   const auto called = app.get_subcommands();
   return called.empty() ? app.get_name() : app.get_name() + " " + full_name(*called.front());
-}
-
-const CLI::App& innermost(const CLI::App& app) {
-  const auto called = app.get_subcommands();
-  return called.empty() ? app : innermost(*called.front());
 }
 
 // CLI11 answers a wrong command with "a subcommand is required" and does not name it.
@@ -124,7 +125,7 @@ Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& comm
   } catch (const CLI::CallForVersion&) {
     parsed.help = version + "\n";
   } catch (const CLI::Success&) {  // --help
-    parsed.help = innermost(app).help();
+    parsed.help = app.help();      // of the command that was called, if one was
   } catch (const CLI::ParseError& error) {
     parsed.error = error.what();
   }

@@ -124,6 +124,7 @@ TEST(Help, TeachesEveryCommandWithExamples) {
     const Outcome help = run({command, "--help"});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_NE(help.out.find("Examples:\n  weft " + std::string(command)), std::string::npos);
+    EXPECT_NE(help.out.find("Usage: weft " + std::string(command)), std::string::npos) << help.out;
   }
   EXPECT_EQ(run({"bench", "solve", "--help"}).code, 0);
   EXPECT_NE(run({"--help"}).out.find("diversity"), std::string::npos);
