@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "tests/scratch_folder.h"
+#include "tests/support.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/checkpoint/dtype.h"
 #include "weft/checkpoint/header.h"
@@ -37,27 +38,15 @@
 namespace weft {
 namespace {
 
+using test::contains;
 using test::contents;
+using test::message_of;
 using test::names_in;
 using test::put;
 using test::ScratchFolder;
 
 namespace fs = std::filesystem;
 using Bytes = std::vector<std::byte>;
-
-template <typename Action>
-std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(no Error)";
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 // A safetensors file by hand, independent of the writer under test.
 std::string safetensors(const std::string& json, const std::string& data) {

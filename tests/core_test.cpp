@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "tests/scratch_folder.h"
+#include "tests/support.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
@@ -42,33 +43,16 @@
 namespace weft {
 namespace {
 
+using test::contains;
 using test::contents;
+using test::message_of;
 using test::names_in;
 using test::put;
 using test::ScratchFolder;
+using test::test_seed;
 
 namespace fs = std::filesystem;
 using ::testing::TempDir;
-
-// Fixed, so that a failure repeats; WEFT_TEST_SEED tries another.
-uint64_t test_seed() {
-  const char* text = std::getenv("WEFT_TEST_SEED");
-  return text == nullptr ? 20240607 : std::strtoull(text, nullptr, 10);
-}
-
-template <typename Action>
-std::string message_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(no Error)";
-}
-
-bool contains(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));

@@ -23,6 +23,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "tests/support.h"
 #include "weft/core/error.h"
 #include "weft/core/mask.h"
 #include "weft/core/parallel.h"
@@ -32,10 +33,7 @@
 
 namespace weft {
 
-inline uint64_t test_seed() {
-  const char* text = std::getenv("WEFT_TEST_SEED");
-  return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
-}
+using test::test_seed;
 
 enum class Kind {
   kGaussian,
