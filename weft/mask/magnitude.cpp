@@ -5,7 +5,7 @@
 //
 // The rank of a weight is the number of weights in its group that beat it; those of rank < keep
 // stay. Groups lie side by side in the lanes of a vector, so ranks are counted by `group` compares
-// per weight and lane, without branches: 2:4 at memory speed, O(group) per weight for the others.
+// per weight and lane, without branches: O(group) per weight.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/mask/magnitude.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h

@@ -5,8 +5,8 @@
 //
 //   find_mask(solver("exact"), weights, shape, pattern)
 //
-// Cost: one pass over the weights for `magnitude` and for `exact` at 2:4, 1:4 and 3:4; see
-// `weft bench solve` for the others. Blocks of pattern.block() rows are solved independently, on
+// Cost: see `weft bench solve`; before it is solved, every block is scanned for weights that no
+// solver takes. Blocks of pattern.block() rows are solved independently, on
 // all threads; the mask does not depend on their number.
 #pragma once
 
