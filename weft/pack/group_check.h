@@ -1,0 +1,25 @@
+// Does every group of every row keep at most `keep`? Asked before anything is packed as N:M.
+#pragma once
+
+#include <optional>
+
+#include "weft/core/mask.h"
+#include "weft/core/pattern.h"
+
+namespace weft {
+
+struct CrowdedGroup {
+  int64_t row;
+  int64_t first_col;
+  int64_t last_col;
+};
+
+// The first group, row by row, that keeps more than pattern.keep(). Groups begin anew after every
+// `segment` columns.
+std::optional<CrowdedGroup> crowded_group(const Mask& mask, const Pattern& pattern,
+                                          int64_t segment);
+
+// Whether every group keeps exactly `keep`, or all it has.
+bool every_group_is_full(const Mask& mask, const Pattern& pattern, int64_t segment);
+
+}  // namespace weft

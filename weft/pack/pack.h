@@ -1,0 +1,59 @@
+// Weights + Mask -> PackedMatrix, and back.
+//
+//   pack_panels(w, mask, {pattern, tile})             A = W:  rows = outs, depth = ins
+//   pack_panels_transposed(w, mask, {pattern, tile})  A = Wᵀ: rows = ins,  depth = outs
+//
+// The transpose of a mask that is N:M along inputs only is ragged: say so (`ragged = true`). What
+// is said to be N:M, or shared, is checked. No transpose of the weights is ever made: cost is one
+// pass over the mask and one over the weights.
+//
+// A convolution is packed from its weights in order of tap (tap_major), so that the channels of one
+// tap follow each other in depth; `segment` is then the number of channels.
+#pragma once
+
+#include <vector>
+
+#include "weft/core/mask.h"
+#include "weft/core/matrix_view.h"
+#include "weft/core/weight_shape.h"
+#include "weft/pack/packed_matrix.h"
+
+namespace weft {
+
+struct PanelOptions {
+  Pattern pattern;
+  PackTile tile;
+  ValueType value_type = ValueType::kF32;
+  bool ragged = false;
+  int64_t segment = 0;  // 0: the whole depth
+};
+
+// w, mask: [rows, depth]
+PackedMatrix pack_panels(MatrixView<const float> w, const Mask& mask, const PanelOptions& options);
+// w, mask: [depth, rows]
+PackedMatrix pack_panels_transposed(MatrixView<const float> w, const Mask& mask,
+                                    const PanelOptions& options);
+// Keeps the `keep` largest of each group (of the sums of a cell), a few rows at a time: the weights
+// are read once.
+PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options);
+
+// w, mask: [rows, depth]
+PackedMatrix pack_stream(MatrixView<const float> w, const Mask& mask, const Pattern& pattern,
+                         ValueType value_type, int64_t segment = 0);
+PackedMatrix pack_stream_by_magnitude(MatrixView<const float> w, const Pattern& pattern,
+                                      ValueType value_type, int64_t segment = 0);
+
+struct Unpacked {
+  std::vector<float> values;  // [rows, depth], zero outside the mask
+  Mask mask;
+};
+Unpacked unpack(const PackedMatrix& packed);
+
+// [outs, ins, taps] -> [outs, taps, ins], so that the inputs of one tap lie side by side.
+struct TapMajor {
+  std::vector<float> weights;  // [outs, taps * ins]
+  Mask mask;
+};
+TapMajor tap_major(const float* weights, const Mask& mask, const WeightShape& shape);
+
+}  // namespace weft

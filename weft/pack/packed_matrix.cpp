@@ -1,0 +1,203 @@
+#include "weft/pack/packed_matrix.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "weft/core/error.h"
+#include "weft/pack/sections.h"
+
+static_assert(std::endian::native == std::endian::little, "packed buffers are little-endian");
+
+namespace weft {
+namespace {
+
+constexpr int64_t kMaxTileBytes = 1 << 16;  // offsets have 16 bits
+
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+// Adds a part of count * size bytes, beginning on a cache line; returns where it begins.
+size_t add_part(size_t& end, int64_t count, size_t size) {
+  size_t bytes = 0;
+  const size_t begin = (end + kCacheLine - 1) / kCacheLine * kCacheLine;
+  WEFT_CHECK(!__builtin_mul_overflow(static_cast<size_t>(count), size, &bytes) &&
+                 !__builtin_add_overflow(begin, bytes, &end),
+             "packed matrix: {} elements of {} bytes overflow", count, size);
+  return begin;
+}
+
+void check_common(const PackHeader& h) {
+  WEFT_CHECK(std::memcmp(h.magic, PackHeader{}.magic, sizeof(h.magic)) == 0,
+             "packed matrix: it does not begin with WEFTPACK");
+  WEFT_CHECK(h.version == PackHeader::kVersion, "packed matrix: version {}, accepted is {}",
+             h.version, PackHeader::kVersion);
+  WEFT_CHECK(h.layout == PackLayout::kPanel || h.layout == PackLayout::kStream,
+             "packed matrix: layout {}, accepted are 1 (panel) and 2 (stream)",
+             static_cast<int>(h.layout));
+  WEFT_CHECK(h.value_type == ValueType::kF32 || h.value_type == ValueType::kBf16,
+             "packed matrix: value type {}, accepted are 1 (fp32) and 2 (bf16)",
+             static_cast<int>(h.value_type));
+  WEFT_CHECK(h.ragged <= 1, "packed matrix: ragged is {}, accepted are 0 and 1", h.ragged);
+  bool zero = h.zero0 == 0 && h.zero1 == 0;
+  for (const uint8_t byte : h.zero2) zero = zero && byte == 0;
+  WEFT_CHECK(zero, "packed matrix: reserved bytes of the header are not zero");
+  const Pattern pattern(h.keep, h.group, h.share);  // throws if there is no such pattern
+  int64_t all = 0, padded_rows = 0;
+  WEFT_CHECK(h.rows >= 0 && h.depth >= 0 && !__builtin_mul_overflow(h.rows, h.depth, &all) &&
+                 !__builtin_add_overflow(h.rows, pattern.block(), &padded_rows) &&
+                 !__builtin_mul_overflow(padded_rows, h.depth, &all),
+             "packed matrix of {} x {}: sizes must not be negative or overflow", h.rows, h.depth);
+  const bool segments = h.depth == 0
+                            ? h.segment == 0
+                            : h.segment > 0 && h.segment <= h.depth && h.depth % h.segment == 0;
+  WEFT_CHECK(segments, "packed matrix: segments of {} do not divide a depth of {}", h.segment,
+             h.depth);
+  WEFT_CHECK(h.entries >= 0 && h.entries <= UINT32_MAX,
+             "packed matrix: {} entries, accepted are at most 2^32 - 1", h.entries);
+}
+
+PackSections panel_sections(const PackHeader& h) {
+  const int64_t tile_bytes = int64_t{h.tile_depth} * h.tile_width * 4;
+  WEFT_CHECK(
+      h.tile_depth >= 1 && h.tile_width >= 16 && h.tile_width % 16 == 0 &&
+          h.tile_depth <= kMaxTileBytes && h.tile_width <= kMaxTileBytes &&
+          tile_bytes <= kMaxTileBytes,
+      "packed matrix: a tile of {} x {}, accepted is a width that is a multiple of 16 and at "
+      "most 65536 bytes of floats",
+      h.tile_depth, h.tile_width);
+  WEFT_CHECK(h.index_bits == 0, "packed matrix: a panel layout with {} index bits", h.index_bits);
+  PackSections s;
+  size_t end = sizeof(PackHeader);
+  int64_t starts = 0;
+  WEFT_CHECK(!__builtin_mul_overflow(panel_count(h), cell_count(h), &starts),
+             "packed matrix of {} x {} overflows", h.rows, h.depth);
+  s.starts = add_part(end, starts + 1, sizeof(uint32_t));
+  s.indices = add_part(end, h.entries, sizeof(uint16_t));
+  s.values = add_part(end, h.entries * h.share, value_bytes(h.value_type));
+  s.end = end;
+  return s;
+}
+
+PackSections stream_sections(const PackHeader& h) {
+  const int bits = h.index_bits;
+  WEFT_CHECK(bits == 1 || bits == 2 || bits == 4 || bits == 8,
+             "packed matrix: {} index bits, accepted are 1, 2, 4 and 8", bits);
+  WEFT_CHECK((1 << bits) >= h.group, "packed matrix: {} index bits for groups of {}", bits,
+             h.group);
+  WEFT_CHECK(h.ragged == 0, "packed matrix: a stream layout cannot be ragged");
+  WEFT_CHECK(h.tile_depth == 0 && h.tile_width == 0, "packed matrix: a stream layout with a tile");
+  const int64_t blocks = ceil_div(h.rows, kStreamRows);
+  int64_t slots = 0;
+  WEFT_CHECK(!__builtin_mul_overflow(blocks * h.keep, group_count(h), &slots) &&
+                 !__builtin_mul_overflow(slots, int64_t{kStreamRows}, &slots),
+             "packed matrix of {} x {} overflows", h.rows, h.depth);
+  WEFT_CHECK(h.entries == slots, "packed matrix: {} slots where its shape has {}", h.entries,
+             slots);
+  PackSections s;
+  size_t end = sizeof(PackHeader);
+  s.indices = add_part(end, slots / 8 * bits, 1);  // sixteen rows: whole bytes
+  s.values = add_part(end, slots, value_bytes(h.value_type));
+  s.end = end;
+  return s;
+}
+
+}  // namespace
+
+size_t value_bytes(ValueType type) { return type == ValueType::kF32 ? 4 : 2; }
+
+int64_t panel_count(const PackHeader& h) { return ceil_div(h.depth, h.tile_depth); }
+
+int64_t cell_count(const PackHeader& h) {
+  if (h.share == 1) return h.rows;
+  return ceil_div(h.rows, int64_t{h.share} * h.group) * h.group;
+}
+
+int64_t group_count(const PackHeader& h) {
+  return h.depth == 0 ? 0 : h.depth / h.segment * ceil_div(h.segment, h.group);
+}
+
+PackSections sections_of(const PackHeader& header) {
+  check_common(header);
+  return header.layout == PackLayout::kPanel ? panel_sections(header) : stream_sections(header);
+}
+
+PackedMatrix PackedMatrix::allocate(const PackHeader& header) {
+  PackedMatrix packed;
+  const PackSections parts = sections_of(header);
+  packed.header_ = header;
+  packed.buffer_ = AlignedBuffer<std::byte>(parts.end);
+  std::byte* data = packed.buffer_.data();
+  std::memcpy(data, &header, sizeof(header));
+  // The gaps between the parts are zero, so that equal matrices have equal bytes.
+  const auto clear_before = [&](size_t part) {
+    const size_t from = part < kCacheLine ? 0 : part - kCacheLine;
+    std::memset(data + std::max(from, sizeof(header)), 0, part - std::max(from, sizeof(header)));
+  };
+  if (header.layout == PackLayout::kPanel) clear_before(parts.starts);
+  clear_before(parts.indices);
+  clear_before(parts.values);
+  return packed;
+}
+
+PackedMatrix PackedMatrix::from_bytes(std::span<const std::byte> bytes) {
+  WEFT_CHECK(bytes.size() >= sizeof(PackHeader), "packed matrix: {} bytes, its header alone has {}",
+             bytes.size(), sizeof(PackHeader));
+  PackHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const PackSections parts = sections_of(header);
+  WEFT_CHECK(bytes.size() == parts.end, "packed matrix: {} bytes where its header asks for {}",
+             bytes.size(), parts.end);
+  PackedMatrix packed = allocate(header);
+  std::memcpy(packed.buffer_.data(), bytes.data(), bytes.size());
+  if (header.layout == PackLayout::kPanel) {
+    check_panel_contents(packed);
+  } else {
+    check_stream_contents(packed);
+  }
+  return packed;
+}
+
+double PackedMatrix::density() const {
+  const double all = static_cast<double>(rows()) * static_cast<double>(depth());
+  return all == 0 ? 1.0 : static_cast<double>(kept()) / all;
+}
+
+PanelView PackedMatrix::panel() const {
+  WEFT_CHECK(layout() == PackLayout::kPanel && buffer_.size() > 0,
+             "this product takes a matrix in panel layout");
+  const PackSections parts = sections_of(header_);
+  PanelView view;
+  view.rows = header_.rows;
+  view.depth = header_.depth;
+  view.panels = panel_count(header_);
+  view.cells = cell_count(header_);
+  view.share = header_.share;
+  view.row_stride = header_.share == 1 ? 1 : header_.group;
+  view.tile = {static_cast<int>(header_.tile_depth), static_cast<int>(header_.tile_width)};
+  view.value_type = header_.value_type;
+  view.starts = reinterpret_cast<const uint32_t*>(buffer_.data() + parts.starts);
+  view.offsets = reinterpret_cast<const uint16_t*>(buffer_.data() + parts.indices);
+  view.values = buffer_.data() + parts.values;
+  return view;
+}
+
+StreamView PackedMatrix::stream() const {
+  WEFT_CHECK(layout() == PackLayout::kStream && buffer_.size() > 0,
+             "this product takes a matrix in stream layout");
+  const PackSections parts = sections_of(header_);
+  StreamView view;
+  view.rows = header_.rows;
+  view.depth = header_.depth;
+  view.segment = header_.segment;
+  view.keep = header_.keep;
+  view.group = header_.group;
+  view.groups = group_count(header_);
+  view.blocks = ceil_div(header_.rows, kStreamRows);
+  view.index_bits = header_.index_bits;
+  view.value_type = header_.value_type;
+  view.indices = reinterpret_cast<const uint8_t*>(buffer_.data() + parts.indices);
+  view.values = buffer_.data() + parts.values;
+  return view;
+}
+
+}  // namespace weft

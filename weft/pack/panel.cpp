@@ -1,0 +1,372 @@
+// The panel layout: packing, and checking what comes from outside.
+//
+// `starts`, the first entry of every cell in every panel, comes first: counted from the mask, or
+// known beforehand when every group is full. Then each cell writes its entries where they belong.
+// Cells are independent, so the buffer does not depend on the number of threads.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "weft/core/bf16.h"
+#include "weft/core/error.h"
+#include "weft/core/parallel.h"
+#include "weft/mask/solver.h"
+#include "weft/pack/group_check.h"
+#include "weft/pack/pack.h"
+#include "weft/pack/sections.h"
+
+namespace weft {
+namespace {
+
+PackHeader panel_header(int64_t rows, int64_t depth, const PanelOptions& options) {
+  PackHeader h;
+  h.layout = PackLayout::kPanel;
+  h.value_type = options.value_type;
+  h.ragged = options.ragged ? 1 : 0;
+  h.keep = static_cast<uint8_t>(options.pattern.keep());
+  h.group = static_cast<uint8_t>(options.pattern.group());
+  h.share = static_cast<uint8_t>(options.pattern.share());
+  h.tile_depth = static_cast<uint32_t>(options.tile.depth);
+  h.tile_width = static_cast<uint32_t>(options.tile.width);
+  h.rows = rows;
+  h.depth = depth;
+  h.segment = options.segment == 0 ? depth : options.segment;
+  sections_of(h);  // throws what is impossible, before anything is counted
+  return h;
+}
+
+Pattern pattern_of(const PackHeader& h) { return Pattern(h.keep, h.group, h.share); }
+
+// What is to be packed as N:M must be N:M.
+void check_pattern(const Mask& mask, const PackHeader& header) {
+  if (header.ragged) return;
+  const Pattern pattern = pattern_of(header);
+  const auto crowded = crowded_group(mask, pattern, header.segment);
+  if (!crowded) return;
+  throw Error(fmt::format("row {}, columns {} to {}: more than {} kept, so it is not {}",
+                          crowded->row, crowded->first_col, crowded->last_col, pattern.keep(),
+                          pattern.str()));
+}
+
+// Rows of the packed matrix, of which `mask` holds those from `first` on.
+struct MaskRows {
+  const Mask& mask;
+  int64_t first = 0;
+
+  uint64_t bits(int64_t row, int64_t col, int count) const {
+    return mask.bits(row - first, col, count);
+  }
+};
+
+// Where the weights lie: element (row, k) at data[row * row_step + k * depth_step].
+struct Weights {
+  const float* data;
+  int64_t row_step;
+  int64_t depth_step;
+};
+
+// The rows of a cell that exist.
+struct Members {
+  int64_t first_row;
+  int64_t stride;
+  int64_t count;
+
+  int64_t last_row() const { return first_row + (count - 1) * stride; }
+};
+
+class PanelPacker {
+ public:
+  explicit PanelPacker(const PackHeader& header)
+      : header_(header),
+        panels_(panel_count(header)),
+        cells_(cell_count(header)),
+        starts_(static_cast<size_t>(panels_ * cells_ + 1), 0) {}
+
+  // Work items are whole blocks of sharing rows, of at least 64 cells: whole lines of a transposed
+  // operand.
+  int64_t cells_per_item() const {
+    return header_.share == 1 ? 64 : header_.group * std::max(1, 64 / header_.group);
+  }
+  int64_t items() const { return (cells_ + cells_per_item() - 1) / cells_per_item(); }
+  int64_t item_begin(int64_t item) const { return item * cells_per_item(); }
+  int64_t item_end(int64_t item) const { return std::min(cells_, item_begin(item + 1)); }
+
+  Members members(int64_t cell) const {
+    const int64_t share = header_.share, group = header_.group;
+    if (share == 1) return {cell, 1, 1};
+    const int64_t first = cell / group * share * group + cell % group;
+    const int64_t count = first >= header_.rows ? 0 : (header_.rows - 1 - first) / group + 1;
+    return {first, group, std::min(share, count)};
+  }
+
+  void check_sharing(const MaskRows& mask, int64_t item) const {
+    for (int64_t cell = item_begin(item); cell < item_end(item); ++cell) {
+      const Members rows = members(cell);
+      for (int64_t m = 1; m < rows.count; ++m) {
+        const int64_t other = rows.first_row + m * rows.stride;
+        for (int64_t k = 0; k < header_.depth; k += 64) {
+          const int width = static_cast<int>(std::min<int64_t>(64, header_.depth - k));
+          WEFT_CHECK(
+              mask.bits(rows.first_row, k, width) == mask.bits(other, k, width),
+              "rows {} and {} differ between columns {} and {}: to be packed as {} they must "
+              "have the same mask",
+              rows.first_row, other, k, k + width - 1, pattern_of(header_).str());
+        }
+      }
+    }
+  }
+
+  // The entries of the cells of one item, before the sum is taken.
+  void count(const MaskRows& mask, int64_t item) {
+    for (int64_t cell = item_begin(item); cell < item_end(item); ++cell) {
+      const Members rows = members(cell);
+      if (rows.count == 0) continue;
+      for (int64_t p = 0; p < panels_; ++p) {
+        int kept = 0;
+        for_each_word(mask, rows.first_row, p,
+                      [&](int64_t, uint64_t bits) { kept += std::popcount(bits); });
+        starts_[static_cast<size_t>(p * cells_ + cell)] = static_cast<uint32_t>(kept);
+      }
+    }
+  }
+
+  // As if every group were full, with panels that hold whole groups.
+  void count_full() {
+    for (int64_t p = 0; p < panels_; ++p) {
+      int64_t full = 0;
+      for (int64_t k = panel_begin(p); k < panel_end(p); k += header_.group) {
+        full += std::min<int64_t>(header_.keep, panel_end(p) - k);
+      }
+      for (int64_t cell = 0; cell < cells_; ++cell) {
+        if (members(cell).count == 0) continue;
+        starts_[static_cast<size_t>(p * cells_ + cell)] = static_cast<uint32_t>(full);
+      }
+    }
+  }
+
+  // Counts become starts, and the buffer is made.
+  PackedMatrix allocate() {
+    uint64_t total = 0;
+    for (uint32_t& start : starts_) {
+      const uint64_t count = start;
+      WEFT_CHECK(total <= UINT32_MAX, "a packed matrix has at most 2^32 - 1 entries");
+      start = static_cast<uint32_t>(total);
+      total += count;
+    }
+    header_.entries = static_cast<int64_t>(starts_.back());
+    PackedMatrix packed = PackedMatrix::allocate(header_);
+    std::memcpy(packed.mutable_bytes().data() + sections_of(header_).starts, starts_.data(),
+                starts_.size() * sizeof(uint32_t));
+    return packed;
+  }
+
+  // The entries of the cells of one item.
+  void fill(const MaskRows& mask, const Weights& weights, int64_t item,
+            PackedMatrix& packed) const {
+    const PackSections parts = sections_of(header_);
+    std::byte* bytes = packed.mutable_bytes().data();
+    auto* offsets = reinterpret_cast<uint16_t*>(bytes + parts.indices);
+    if (header_.value_type == ValueType::kF32) {
+      fill_as(mask, weights, item, offsets, reinterpret_cast<float*>(bytes + parts.values),
+              [](float value) { return value; });
+    } else {
+      fill_as(mask, weights, item, offsets, reinterpret_cast<uint16_t*>(bytes + parts.values),
+              float_to_bf16);
+    }
+  }
+
+ private:
+  int64_t panel_begin(int64_t p) const { return p * header_.tile_depth; }
+  int64_t panel_end(int64_t p) const { return std::min(header_.depth, panel_begin(p + 1)); }
+
+  // Calls body(depth in the panel of the first bit, bits) for every 64 of a row in a panel.
+  template <typename Body>
+  void for_each_word(const MaskRows& mask, int64_t row, int64_t panel, Body body) const {
+    const int64_t begin = panel_begin(panel), end = panel_end(panel);
+    for (int64_t k = begin; k < end; k += 64) {
+      body(k - begin, mask.bits(row, k, static_cast<int>(std::min<int64_t>(64, end - k))));
+    }
+  }
+
+  template <typename T, typename Convert>
+  void fill_as(const MaskRows& mask, const Weights& weights, int64_t item, uint16_t* offsets,
+               T* values, Convert convert) const {
+    AlignedBuffer<float> lines;
+    for (int64_t p = 0; p < panels_; ++p) {
+      Weights in_panel = weights;
+      in_panel.data += panel_begin(p) * weights.depth_step;
+      if (weights.depth_step != 1) in_panel = gather(in_panel, item, p, lines);
+      for (int64_t cell = item_begin(item); cell < item_end(item); ++cell) {
+        fill_cell(mask, in_panel, cell, p, offsets, values, convert);
+      }
+    }
+  }
+
+  // The part of a transposed operand that an item needs of a panel, copied side by side. As they
+  // lie, its lines are a row of the operand apart, often a power of two, and would fall into the
+  // same few sets of the cache.
+  Weights gather(const Weights& in_panel, int64_t item, int64_t panel,
+                 AlignedBuffer<float>& lines) const {
+    const int64_t first = members(item_begin(item)).first_row;
+    int64_t last = first;
+    for (int64_t cell = item_begin(item); cell < item_end(item); ++cell) {
+      if (members(cell).count > 0) last = std::max(last, members(cell).last_row());
+    }
+    const int64_t width = last - first + 1;
+    const int64_t stride = width + 4;  // no power of two either
+    lines.reserve(static_cast<size_t>(stride * header_.tile_depth));
+    for (int64_t k = 0; k < panel_end(panel) - panel_begin(panel); ++k) {
+      std::memcpy(lines.data() + k * stride, in_panel.data + k * in_panel.depth_step + first,
+                  static_cast<size_t>(width) * sizeof(float));
+    }
+    return {lines.data() - first, 1, stride};
+  }
+
+  template <typename T, typename Convert>
+  void fill_cell(const MaskRows& mask, const Weights& in_panel, int64_t cell, int64_t panel,
+                 uint16_t* offsets, T* values, Convert convert) const {
+    const int64_t share = header_.share;
+    const Members rows = members(cell);
+    const int64_t first = starts_[static_cast<size_t>(panel * cells_ + cell)];
+    const int64_t count = starts_[static_cast<size_t>(panel * cells_ + cell + 1)] - first;
+    const int64_t line = int64_t{header_.tile_width} * 4;
+
+    uint16_t* offset = offsets + first;
+    if (rows.count > 0) {
+      for_each_word(mask, rows.first_row, panel, [&](int64_t k, uint64_t bits) {
+        for (; bits != 0; bits &= bits - 1) {
+          *offset++ = static_cast<uint16_t>((k + std::countr_zero(bits)) * line);
+        }
+      });
+    }
+    for (int64_t m = 0; m < share; ++m) {
+      T* value = values + first * share + m;
+      if (m >= rows.count) {  // past the last row: nobody looks at the product
+        for (int64_t i = 0; i < count; ++i) value[i * share] = T{};
+        continue;
+      }
+      const int64_t row = rows.first_row + m * rows.stride;
+      const float* from = in_panel.data + row * in_panel.row_step;
+      for_each_word(mask, row, panel, [&](int64_t k, uint64_t bits) {
+        for (; bits != 0; bits &= bits - 1, value += share) {
+          *value = convert(from[(k + std::countr_zero(bits)) * in_panel.depth_step]);
+        }
+      });
+    }
+  }
+
+  PackHeader header_;
+  int64_t panels_;
+  int64_t cells_;
+  std::vector<uint32_t> starts_;
+};
+
+// mask: [rows, depth] of the packed matrix, whichever way its weights lie.
+PackedMatrix pack_masked(const Weights& weights, const Mask& mask, const PanelOptions& options) {
+  const PackHeader header = panel_header(mask.rows(), mask.cols(), options);
+  check_pattern(mask, header);
+  PanelPacker packer(header);
+  const MaskRows rows{mask};
+  parallel_for(packer.items(), [&](int64_t item) {
+    packer.check_sharing(rows, item);
+    packer.count(rows, item);
+  });
+  PackedMatrix packed = packer.allocate();
+  parallel_for(packer.items(), [&](int64_t item) { packer.fill(rows, weights, item, packed); });
+  return packed;
+}
+
+void check_sizes(MatrixView<const float> w, const Mask& mask) {
+  WEFT_CHECK(w.rows == mask.rows() && w.cols == mask.cols(),
+             "weights of {} x {} with a mask of {} x {}", w.rows, w.cols, mask.rows(), mask.cols());
+}
+
+// The magnitude mask of some rows: one segment after the other, since groups do not straddle them.
+Mask largest_of(MatrixView<const float> rows, const Pattern& pattern, int64_t segment) {
+  const Solver& magnitude = solver("magnitude");
+  const WeightShape shape{rows.rows, segment, 1};
+  Mask mask(rows.rows, rows.cols);
+  std::vector<float> taken(static_cast<size_t>(rows.rows * segment));
+  for (int64_t begin = 0; begin < rows.cols; begin += segment) {
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      std::memcpy(taken.data() + r * segment, rows.row(r) + begin,
+                  static_cast<size_t>(segment) * sizeof(float));
+    }
+    const Mask part = find_mask(magnitude, taken.data(), shape, pattern);
+    if (segment == rows.cols) return part;
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      for (int64_t c = 0; c < segment; c += 64) {
+        const int width = static_cast<int>(std::min<int64_t>(64, segment - c));
+        mask.put_bits(r, begin + c, width, part.bits(r, c, width));
+      }
+    }
+  }
+  return mask;
+}
+
+}  // namespace
+
+PackedMatrix pack_panels(MatrixView<const float> w, const Mask& mask, const PanelOptions& options) {
+  check_sizes(w, mask);
+  return pack_masked({w.data, w.row_stride, 1}, mask, options);
+}
+
+PackedMatrix pack_panels_transposed(MatrixView<const float> w, const Mask& mask,
+                                    const PanelOptions& options) {
+  check_sizes(w, mask);
+  // The mask alone is turned: one bit per weight.
+  return pack_masked({w.data, 1, w.row_stride}, mask.transposed(), options);
+}
+
+PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options) {
+  WEFT_CHECK(!options.ragged, "by magnitude every row is {}: it cannot be ragged",
+             options.pattern.str());
+  const PackHeader header = panel_header(w.rows, w.cols, options);
+  // Every group will be full: if panels hold whole groups, one row tells the starts of all, and
+  // the mask of a few rows at a time is enough.
+  const bool whole_groups = header.tile_depth % header.group == 0 &&
+                            (header.segment % header.group == 0 || header.segment == header.depth);
+  if (!whole_groups) {
+    const Mask mask = largest_of(w, options.pattern, header.segment);
+    return pack_masked({w.data, w.row_stride, 1}, mask, options);
+  }
+  PanelPacker packer(header);
+  packer.count_full();
+  PackedMatrix packed = packer.allocate();
+  parallel_for(packer.items(), [&](int64_t item) {
+    const int64_t first = packer.members(packer.item_begin(item)).first_row;
+    const int64_t rows = std::min(w.rows - first, packer.cells_per_item() * header.share);
+    const Mask mask = largest_of(w.rows_from(first, rows), options.pattern, header.segment);
+    packer.fill({mask, first}, {w.data, w.row_stride, 1}, item, packed);
+  });
+  return packed;
+}
+
+void check_panel_contents(const PackedMatrix& packed) {
+  const PanelView view = packed.panel();
+  const int64_t slots = view.panels * view.cells;
+  const int64_t line = int64_t{view.tile.width} * 4;
+  WEFT_CHECK(view.starts[0] == 0 && view.starts[slots] == packed.header().entries,
+             "packed matrix: its starts run from {} to {}, not from 0 to {}", view.starts[0],
+             view.starts[slots], packed.header().entries);
+  Mask mask(view.cells, view.depth);
+  for (int64_t s = 0; s < slots; ++s) {
+    WEFT_CHECK(
+        view.starts[s] <= view.starts[s + 1] && view.starts[s + 1] <= packed.header().entries,
+        "packed matrix: cell {} of panel {} ends before it begins", s % view.cells, s / view.cells);
+    const int64_t begin = s / view.cells * view.tile.depth;
+    const int64_t deep = std::min<int64_t>(view.tile.depth, view.depth - begin);
+    int64_t last = -1;
+    for (uint32_t e = view.starts[s]; e < view.starts[s + 1]; ++e) {
+      const int64_t k = view.offsets[e] / line;
+      WEFT_CHECK(view.offsets[e] % line == 0 && k > last && k < deep,
+                 "packed matrix: offset {} of entry {} is not a row of its panel, or not in order",
+                 view.offsets[e], e);
+      mask.set(s % view.cells, begin + k, true);
+      last = k;
+    }
+  }
+  check_pattern(mask, packed.header());
+}
+
+}  // namespace weft
