@@ -5,6 +5,7 @@
 #include <bit>
 #include <cassert>
 
+#include "weft/core/bits.h"
 #include "weft/core/error.h"
 
 namespace weft {
@@ -40,16 +41,6 @@ bool Mask::at(int64_t row, int64_t col) const { return bits(row, col, 1) != 0; }
 
 void Mask::set(int64_t row, int64_t col, bool kept) { put_bits(row, col, 1, kept ? 1 : 0); }
 
-uint64_t Mask::bits(int64_t row, int64_t col, int count) const {
-  assert(row >= 0 && row < rows_ && col >= 0 && count >= 0 && count <= 64 && col + count <= cols_);
-  if (count == 0) return 0;
-  const uint64_t* word = words_.data() + row * words_per_row_ + col / 64;
-  const int shift = static_cast<int>(col % 64);
-  uint64_t found = word[0] >> shift;
-  if (shift + count > 64) found |= word[1] << (64 - shift);
-  return found & low_bits(count);
-}
-
 void Mask::put_bits(int64_t row, int64_t col, int count, uint64_t bits) {
   assert(row >= 0 && row < rows_ && col >= 0 && count >= 0 && count <= 64 && col + count <= cols_);
   if (count == 0) return;
@@ -66,7 +57,7 @@ void Mask::put_bits(int64_t row, int64_t col, int count, uint64_t bits) {
 
 int64_t Mask::count() const {
   int64_t total = 0;
-  for (const uint64_t word : words_) total += std::popcount(word);
+  for (const uint64_t word : words_) total += popcount64(word);
   return total;
 }
 

@@ -5,6 +5,7 @@
 // column are zero, so that equal masks have equal words.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <vector>
 
@@ -22,7 +23,16 @@ class Mask {
   void set(int64_t row, int64_t col, bool kept);
 
   // `count` <= 64 bits of a row, beginning at `col`; the first column is the lowest bit.
-  uint64_t bits(int64_t row, int64_t col, int count) const;
+  uint64_t bits(int64_t row, int64_t col, int count) const {
+    assert(row >= 0 && row < rows_ && col >= 0 && count >= 0 && count <= 64 &&
+           col + count <= cols_);
+    if (count == 0) return 0;
+    const uint64_t* word = words_.data() + row * words_per_row_ + col / 64;
+    const int shift = static_cast<int>(col % 64);
+    uint64_t found = word[0] >> shift;
+    if (shift + count > 64) found |= word[1] << (64 - shift);
+    return count == 64 ? found : found & ((uint64_t{1} << count) - 1);
+  }
   void put_bits(int64_t row, int64_t col, int count, uint64_t bits);
 
   int64_t count() const;   // kept weights

@@ -7,6 +7,8 @@
 // is said to be N:M, or shared, is checked. No transpose of the weights is ever made: cost is one
 // pass over the mask and one over the weights.
 //
+// `reuse`, the pack of an earlier step, lends its memory.
+//
 // A convolution is packed from its weights in order of tap (tap_major), so that the channels of one
 // tap follow each other in depth; `segment` is then the number of channels.
 #pragma once
@@ -29,13 +31,15 @@ struct PanelOptions {
 };
 
 // w, mask: [rows, depth]
-PackedMatrix pack_panels(MatrixView<const float> w, const Mask& mask, const PanelOptions& options);
+PackedMatrix pack_panels(MatrixView<const float> w, const Mask& mask, const PanelOptions& options,
+                         PackedMatrix reuse = {});
 // w, mask: [depth, rows]
 PackedMatrix pack_panels_transposed(MatrixView<const float> w, const Mask& mask,
-                                    const PanelOptions& options);
+                                    const PanelOptions& options, PackedMatrix reuse = {});
 // Keeps the `keep` largest of each group (of the sums of a cell), a few rows at a time: the weights
 // are read once.
-PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options);
+PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options,
+                                      PackedMatrix reuse = {});
 
 // w, mask: [rows, depth]
 PackedMatrix pack_stream(MatrixView<const float> w, const Mask& mask, const Pattern& pattern,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "weft/core/error.h"
 #include "weft/pack/sections.h"
@@ -121,11 +122,12 @@ PackSections sections_of(const PackHeader& header) {
   return header.layout == PackLayout::kPanel ? panel_sections(header) : stream_sections(header);
 }
 
-PackedMatrix PackedMatrix::allocate(const PackHeader& header) {
-  PackedMatrix packed;
+PackedMatrix PackedMatrix::allocate(const PackHeader& header, PackedMatrix reuse) {
   const PackSections parts = sections_of(header);
+  PackedMatrix packed = std::move(reuse);
   packed.header_ = header;
-  packed.buffer_ = AlignedBuffer<std::byte>(parts.end);
+  packed.buffer_.reserve(parts.end);
+  packed.size_ = parts.end;
   std::byte* data = packed.buffer_.data();
   std::memcpy(data, &header, sizeof(header));
   // The gaps between the parts are zero, so that equal matrices have equal bytes.
@@ -147,7 +149,7 @@ PackedMatrix PackedMatrix::from_bytes(std::span<const std::byte> bytes) {
   const PackSections parts = sections_of(header);
   WEFT_CHECK(bytes.size() == parts.end, "packed matrix: {} bytes where its header asks for {}",
              bytes.size(), parts.end);
-  PackedMatrix packed = allocate(header);
+  PackedMatrix packed = allocate(header, {});
   std::memcpy(packed.buffer_.data(), bytes.data(), bytes.size());
   if (header.layout == PackLayout::kPanel) {
     check_panel_contents(packed);
@@ -163,7 +165,7 @@ double PackedMatrix::density() const {
 }
 
 PanelView PackedMatrix::panel() const {
-  WEFT_CHECK(layout() == PackLayout::kPanel && buffer_.size() > 0,
+  WEFT_CHECK(layout() == PackLayout::kPanel && size_ > 0,
              "this product takes a matrix in panel layout");
   const PackSections parts = sections_of(header_);
   PanelView view;
@@ -182,7 +184,7 @@ PanelView PackedMatrix::panel() const {
 }
 
 StreamView PackedMatrix::stream() const {
-  WEFT_CHECK(layout() == PackLayout::kStream && buffer_.size() > 0,
+  WEFT_CHECK(layout() == PackLayout::kStream && size_ > 0,
              "this product takes a matrix in stream layout");
   const PackSections parts = sections_of(header_);
   StreamView view;

@@ -112,12 +112,13 @@ class PackedMatrix {
   // Takes a copy of a buffer from outside, after checking every byte that is not a value. Throws
   // Error that says what is wrong.
   static PackedMatrix from_bytes(std::span<const std::byte> bytes);
-  // A buffer for the packers to fill: only the header is there.
-  static PackedMatrix allocate(const PackHeader& header);
+  // A buffer for the packers to fill: only the header is there. The memory of `reuse` is taken if
+  // it is large enough: fresh pages cost as much as packing.
+  static PackedMatrix allocate(const PackHeader& header, PackedMatrix reuse);
 
   const PackHeader& header() const { return header_; }
-  std::span<const std::byte> bytes() const { return {buffer_.data(), buffer_.size()}; }
-  std::span<std::byte> mutable_bytes() { return {buffer_.data(), buffer_.size()}; }
+  std::span<const std::byte> bytes() const { return {buffer_.data(), size_}; }
+  std::span<std::byte> mutable_bytes() { return {buffer_.data(), size_}; }
 
   int64_t rows() const { return header_.rows; }
   int64_t depth() const { return header_.depth; }
@@ -133,7 +134,8 @@ class PackedMatrix {
 
  private:
   PackHeader header_;
-  AlignedBuffer<std::byte> buffer_;
+  AlignedBuffer<std::byte> buffer_;  // may be larger than what is packed
+  size_t size_ = 0;
 };
 
 }  // namespace weft

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "weft/core/bf16.h"
+#include "weft/core/bits.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/mask/solver.h"
@@ -124,7 +126,7 @@ class PanelPacker {
       for (int64_t p = 0; p < panels_; ++p) {
         int kept = 0;
         for_each_word(mask, rows.first_row, p,
-                      [&](int64_t, uint64_t bits) { kept += std::popcount(bits); });
+                      [&](int64_t, uint64_t bits) { kept += popcount64(bits); });
         starts_[static_cast<size_t>(p * cells_ + cell)] = static_cast<uint32_t>(kept);
       }
     }
@@ -145,7 +147,7 @@ class PanelPacker {
   }
 
   // Counts become starts, and the buffer is made.
-  PackedMatrix allocate() {
+  PackedMatrix allocate(PackedMatrix reuse) {
     uint64_t total = 0;
     for (uint32_t& start : starts_) {
       const uint64_t count = start;
@@ -154,7 +156,7 @@ class PanelPacker {
       total += count;
     }
     header_.entries = static_cast<int64_t>(starts_.back());
-    PackedMatrix packed = PackedMatrix::allocate(header_);
+    PackedMatrix packed = PackedMatrix::allocate(header_, std::move(reuse));
     std::memcpy(packed.mutable_bytes().data() + sections_of(header_).starts, starts_.data(),
                 starts_.size() * sizeof(uint32_t));
     return packed;
@@ -231,6 +233,19 @@ class PanelPacker {
     const int64_t count = starts_[static_cast<size_t>(panel * cells_ + cell + 1)] - first;
     const int64_t line = int64_t{header_.tile_width} * 4;
 
+    if (share == 1) {  // one walk over the bits for both
+      uint16_t* offset = offsets + first;
+      T* value = values + first;
+      const float* from = in_panel.data + cell * in_panel.row_step;
+      for_each_word(mask, cell, panel, [&](int64_t k, uint64_t bits) {
+        for (; bits != 0; bits &= bits - 1) {
+          const int64_t at = k + std::countr_zero(bits);
+          *offset++ = static_cast<uint16_t>(at * line);
+          *value++ = convert(from[at * in_panel.depth_step]);
+        }
+      });
+      return;
+    }
     uint16_t* offset = offsets + first;
     if (rows.count > 0) {
       for_each_word(mask, rows.first_row, panel, [&](int64_t k, uint64_t bits) {
@@ -262,7 +277,8 @@ class PanelPacker {
 };
 
 // mask: [rows, depth] of the packed matrix, whichever way its weights lie.
-PackedMatrix pack_masked(const Weights& weights, const Mask& mask, const PanelOptions& options) {
+PackedMatrix pack_masked(const Weights& weights, const Mask& mask, const PanelOptions& options,
+                         PackedMatrix reuse) {
   const PackHeader header = panel_header(mask.rows(), mask.cols(), options);
   check_pattern(mask, header);
   PanelPacker packer(header);
@@ -271,7 +287,7 @@ PackedMatrix pack_masked(const Weights& weights, const Mask& mask, const PanelOp
     packer.check_sharing(rows, item);
     packer.count(rows, item);
   });
-  PackedMatrix packed = packer.allocate();
+  PackedMatrix packed = packer.allocate(std::move(reuse));
   parallel_for(packer.items(), [&](int64_t item) { packer.fill(rows, weights, item, packed); });
   return packed;
 }
@@ -306,19 +322,21 @@ Mask largest_of(MatrixView<const float> rows, const Pattern& pattern, int64_t se
 
 }  // namespace
 
-PackedMatrix pack_panels(MatrixView<const float> w, const Mask& mask, const PanelOptions& options) {
+PackedMatrix pack_panels(MatrixView<const float> w, const Mask& mask, const PanelOptions& options,
+                         PackedMatrix reuse) {
   check_sizes(w, mask);
-  return pack_masked({w.data, w.row_stride, 1}, mask, options);
+  return pack_masked({w.data, w.row_stride, 1}, mask, options, std::move(reuse));
 }
 
 PackedMatrix pack_panels_transposed(MatrixView<const float> w, const Mask& mask,
-                                    const PanelOptions& options) {
+                                    const PanelOptions& options, PackedMatrix reuse) {
   check_sizes(w, mask);
   // The mask alone is turned: one bit per weight.
-  return pack_masked({w.data, 1, w.row_stride}, mask.transposed(), options);
+  return pack_masked({w.data, 1, w.row_stride}, mask.transposed(), options, std::move(reuse));
 }
 
-PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options) {
+PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options,
+                                      PackedMatrix reuse) {
   WEFT_CHECK(!options.ragged, "by magnitude every row is {}: it cannot be ragged",
              options.pattern.str());
   const PackHeader header = panel_header(w.rows, w.cols, options);
@@ -328,11 +346,11 @@ PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOpti
                             (header.segment % header.group == 0 || header.segment == header.depth);
   if (!whole_groups) {
     const Mask mask = largest_of(w, options.pattern, header.segment);
-    return pack_masked({w.data, w.row_stride, 1}, mask, options);
+    return pack_masked({w.data, w.row_stride, 1}, mask, options, std::move(reuse));
   }
   PanelPacker packer(header);
   packer.count_full();
-  PackedMatrix packed = packer.allocate();
+  PackedMatrix packed = packer.allocate(std::move(reuse));
   parallel_for(packer.items(), [&](int64_t item) {
     const int64_t first = packer.members(packer.item_begin(item)).first_row;
     const int64_t rows = std::min(w.rows - first, packer.cells_per_item() * header.share);

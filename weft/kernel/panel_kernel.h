@@ -1,0 +1,27 @@
+// The loop of every sparse product: cells of a panel pack times one panel of the dense operand.
+//
+//   C[row, 0 .. width) (+)= sum over the entries of row:  value * B[entry, 0 .. width)
+//
+// One accumulator per element of C, entries in order of depth: the result does not depend on tiles,
+// vectors or threads, only on whether the CPU has fused multiply-add.
+#pragma once
+
+#include "weft/pack/packed_matrix.h"
+
+namespace weft {
+
+struct PanelJob {
+  int64_t panel = 0;
+  int64_t first_cell = 0;    // of whole blocks of sharing rows
+  int64_t last_cell = 0;     // one past
+  const float* b = nullptr;  // [rows of the panel, tile.width], on a cache line
+  int width = 0;             // columns in use: a multiple of 16, at most tile.width
+  // [rows, tile.width], on a cache line; rows counted from the first of first_cell, up to the last
+  // that a whole block would have.
+  float* c = nullptr;
+  bool first = false;  // C is not read: it begins as zero
+};
+
+void multiply_panel(const PanelView& a, const PanelJob& job);
+
+}  // namespace weft
