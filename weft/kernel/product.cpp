@@ -13,7 +13,8 @@ namespace {
 // A tile of C is written by one panel and read by the next: it must stay in L2, beside the panels
 // of B. Of 64, 128 and 256 KB the first was best or equal (AMD Zen 3, 512 KB of L2).
 constexpr int64_t kTileBytes = 64 << 10;
-constexpr int64_t kVector = 16;  // stripes are cut at multiples of it: a cache line
+constexpr int64_t kDepthAtOnce = 4096;  // of B, copied together
+constexpr int64_t kVector = 16;         // stripes are cut at multiples of it: a cache line
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -44,45 +45,97 @@ Cut cut(const PanelView& a, int64_t cols, int64_t block_cells) {
 }
 
 struct Scratch {
-  AlignedBuffer<float> panels;  // B: [depth, tile.width]
-  AlignedBuffer<float> tile;    // C: [rows of a tile, tile.width]
+  AlignedBuffer<float> panels;  // B: [depth in hand, tile.width]
+  AlignedBuffer<float> tile;    // C: [rows in hand, tile.width]
 };
 
 // One stripe of B and C, for the cells [first_cell, last_cell).
-void multiply_stripe(const PanelView& a, const PanelSource& b, const TileSink& c, Range stripe,
-                     int64_t first_cell, int64_t last_cell, int64_t block_cells) {
-  thread_local Scratch scratch;
-  const int64_t stride = a.tile.width;
-  const int64_t width = round_up(stripe.cols, kVector);
-  const int64_t block_rows = block_cells * a.share;
-  const int64_t tile_blocks =
-      std::max<int64_t>(1, kTileBytes / (block_rows * stride * int64_t{sizeof(float)}));
-  scratch.panels.reserve(static_cast<size_t>(a.depth * stride));
-  scratch.tile.reserve(static_cast<size_t>(tile_blocks * block_rows * stride));
+class StripeProduct {
+ public:
+  StripeProduct(const PanelView& a, Range stripe, int64_t first_cell, int64_t last_cell)
+      : a_(a),
+        stripe_(stripe),
+        stride_(a.tile.width),
+        width_(round_up(stripe.cols, kVector)),
+        first_cell_(first_cell),
+        last_cell_(last_cell),
+        panels_at_once_(
+            std::clamp<int64_t>(kDepthAtOnce / a.tile.depth, 1, std::max<int64_t>(1, a.panels))) {
+    // Of a depth that is copied in one go, tiles of C are finished one by one. Otherwise all of C
+    // is in hand until the last copy.
+    const int64_t block_cells = a.row_stride;
+    const int64_t block_bytes = block_cells * a.share * stride_ * int64_t{sizeof(float)};
+    const int64_t blocks = std::max<int64_t>(1, kTileBytes / block_bytes);
+    tile_cells_ = blocks * block_cells;
+    const bool at_once = a.panels <= panels_at_once_;
+    cells_in_hand_ = at_once ? tile_cells_ : round_up(last_cell - first_cell, block_cells);
+  }
 
-  b.copy({0, a.depth, stripe.first_col, stripe.cols}, scratch.panels.data(), stride);
-  if (width > stripe.cols) {  // no stray NaN may slow the loop down or trap
-    for (int64_t k = 0; k < a.depth; ++k) {
-      std::fill_n(scratch.panels.data() + k * stride + stripe.cols, width - stripe.cols, 0.0f);
+  void run(const PanelSource& b, const TileSink& c) const {
+    thread_local Scratch scratch;
+    scratch.panels.reserve(static_cast<size_t>(panels_at_once_ * a_.tile.depth * stride_));
+    scratch.tile.reserve(static_cast<size_t>(cells_in_hand_ * a_.share * stride_));
+    int64_t first_panel = 0;
+    do {
+      const int64_t last_panel = std::min(a_.panels, first_panel + panels_at_once_);
+      copy(b, first_panel, last_panel, scratch.panels.data());
+      for (int64_t cell = first_cell_; cell < last_cell_; cell += tile_cells_) {
+        const int64_t in_hand = (cell - first_cell_) % cells_in_hand_;
+        float* tile = scratch.tile.data() + in_hand * a_.share * stride_;
+        multiply_tile(cell, first_panel, last_panel, scratch.panels.data(), tile);
+        if (last_panel == a_.panels) give(c, cell, tile);
+      }
+      first_panel = last_panel;
+    } while (first_panel < a_.panels);
+  }
+
+ private:
+  int64_t end_of_tile(int64_t cell) const { return std::min(last_cell_, cell + tile_cells_); }
+
+  void copy(const PanelSource& b, int64_t first_panel, int64_t last_panel, float* panels) const {
+    const int64_t first = first_panel * a_.tile.depth;
+    const int64_t rows = std::min(a_.depth, last_panel * a_.tile.depth) - first;
+    if (rows <= 0) return;
+    b.copy({first, rows, stripe_.first_col, stripe_.cols}, panels, stride_);
+    if (width_ == stripe_.cols) return;
+    for (int64_t k = 0; k < rows; ++k) {
+      std::fill_n(panels + k * stride_ + stripe_.cols, width_ - stripe_.cols, 0.0f);
     }
   }
-  for (int64_t cell = first_cell; cell < last_cell; cell += tile_blocks * block_cells) {
+
+  void multiply_tile(int64_t cell, int64_t first_panel, int64_t last_panel, const float* panels,
+                     float* tile) const {
     PanelJob job;
     job.first_cell = cell;
-    job.last_cell = std::min(last_cell, cell + tile_blocks * block_cells);
-    job.width = static_cast<int>(width);
-    job.c = scratch.tile.data();
-    const int64_t first_row = a.first_row(cell);
-    const int64_t rows = std::min(a.rows - first_row, (job.last_cell - job.first_cell) * a.share);
-    if (a.panels == 0) std::fill_n(job.c, rows * stride, 0.0f);
-    for (job.panel = 0; job.panel < a.panels; ++job.panel) {
-      job.first = job.panel == 0;
-      job.b = scratch.panels.data() + job.panel * a.tile.depth * stride;
-      multiply_panel(a, job);
+    job.last_cell = end_of_tile(cell);
+    job.width = static_cast<int>(width_);
+    job.c = tile;
+    if (a_.panels == 0) {
+      std::fill_n(tile, (job.last_cell - cell) * a_.share * stride_, 0.0f);
     }
-    c.take({first_row, rows, stripe.first_col, stripe.cols}, job.c, stride);
+    for (job.panel = first_panel; job.panel < last_panel; ++job.panel) {
+      job.first = job.panel == 0;
+      job.b = panels + (job.panel - first_panel) * a_.tile.depth * stride_;
+      multiply_panel(a_, job);
+    }
   }
-}
+
+  void give(const TileSink& c, int64_t cell, const float* tile) const {
+    const int64_t first_row = a_.first_row(cell);
+    const int64_t rows = std::min(a_.rows - first_row, (end_of_tile(cell) - cell) * a_.share);
+    c.take({first_row, rows, stripe_.first_col, stripe_.cols}, tile, stride_);
+  }
+
+  const PanelView& a_;
+  Range stripe_;
+  int64_t stride_;
+  int64_t width_;
+  int64_t first_cell_;
+  int64_t last_cell_;
+  int64_t panels_at_once_;
+  int64_t tile_cells_;     // computed before the next ones begin
+  int64_t cells_in_hand_;  // whose sums are in the scratch
+};
 
 }  // namespace
 
@@ -94,8 +147,8 @@ void multiply(const PackedMatrix& packed, int64_t cols, const PanelSource& b, co
   parallel_for(work.stripes * work.parts, [&](int64_t item) {
     const int64_t first_col = item / work.parts * work.stripe;
     const int64_t first_cell = item % work.parts * work.part;
-    multiply_stripe(a, b, c, {0, 0, first_col, std::min(work.stripe, cols - first_col)}, first_cell,
-                    std::min(a.cells, first_cell + work.part), block_cells);
+    const Range stripe{0, 0, first_col, std::min(work.stripe, cols - first_col)};
+    StripeProduct(a, stripe, first_cell, std::min(a.cells, first_cell + work.part)).run(b, c);
   });
 }
 

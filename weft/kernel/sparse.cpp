@@ -4,6 +4,7 @@
 
 #include "weft/core/error.h"
 #include "weft/kernel/product.h"
+#include "weft/kernel/small_batch.h"
 #include "weft/kernel/transpose.h"
 
 namespace weft {
@@ -94,6 +95,7 @@ void sparse_forward(MatrixView<const float> x, const PackedMatrix& w, const floa
   check_beta(beta);
   check_view("x", x, x.rows, w.depth());
   check_view("y", y, x.rows, w.rows());
+  if (w.layout() == PackLayout::kStream) return multiply_stream(x, w, bias, beta, y);
   multiply(w, x.rows, TransposedSource(x), TransposedSink(y, bias, beta));
 }
 

@@ -17,7 +17,7 @@
 
 namespace weft {
 
-// w: [outs, ins]; bias: [outs] or null
+// w: [outs, ins], in panel layout, or in stream layout for few tokens; bias: [outs] or null
 void sparse_forward(MatrixView<const float> x, const PackedMatrix& w, const float* bias, float beta,
                     MatrixView<float> y);
 // w_transposed: [ins, outs]

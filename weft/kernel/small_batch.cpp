@@ -1,0 +1,229 @@
+// Lanes are rows of A. A group of x is one vector; the indices of a slot pick from it the inputs
+// that its values multiply:
+//
+//   x of a group     x0 x1 x2 x3 ..            one load per token
+//   indices          1  0  3  1  2 ..          one per row
+//   inputs           x1 x0 x3 x1 x2 ..         one permutation
+//   sum[row]      += value[row] * input[row]   one multiply-add
+//
+// Groups larger than a vector gather instead. Sums run in order of depth in one accumulator per
+// output, as in the panel loop, so both give the same bits.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "weft/kernel/small_batch.cpp"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "weft/core/parallel.h"
+#include "weft/kernel/small_batch.h"
+
+// Not in Highway's namespace: the same for every target.
+#ifndef WEFT_KERNEL_SMALL_BATCH
+#define WEFT_KERNEL_SMALL_BATCH
+namespace weft {
+
+constexpr int kTokensAtOnce = 4;
+
+// x as the loop wants it: groups `stride` apart, so that an index past the group finds a zero.
+struct StreamInputs {
+  const float* data = nullptr;  // [tokens, token_stride]
+  int64_t token_stride = 0;
+  int64_t group_stride = 0;
+};
+
+struct StreamOutputs {
+  MatrixView<float> y;
+  const float* bias;
+  bool add;
+};
+
+}  // namespace weft
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// 256 bits are enough where memory is the bound, and keep a nibble per lane in one word.
+using D = hn::CappedTag<float, 8>;
+using DI = hn::RebindToSigned<D>;
+using Vec = hn::VFromD<D>;
+using Idx = hn::VFromD<DI>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+constexpr int kParts = kStreamRows / kLanes;
+
+HWY_INLINE Vec LoadValues(const float* from) { return hn::LoadU(D(), from); }
+HWY_INLINE Vec LoadValues(const uint16_t* from) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::RebindToUnsigned<D> d32;
+  return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, from))));
+}
+
+// The indices of one slot for the rows of `part`.
+template <int kBits>
+HWY_INLINE Idx LoadIndices(const uint8_t* slot, int part) {
+  const DI di;
+  if constexpr (kBits == 8) {
+    const hn::Rebind<uint8_t, DI> d8;
+    return hn::PromoteTo(di, hn::LoadU(d8, slot + part * kLanes));
+  } else {
+    uint64_t word = 0;
+    std::memcpy(&word, slot, kStreamRows * kBits / 8);
+    const auto mine = static_cast<int32_t>(word >> (part * kLanes * kBits));
+    const hn::RebindToUnsigned<D> du;
+    const auto shifts = hn::Mul(hn::Iota(du, 0), hn::Set(du, kBits));
+    const auto shifted = hn::Shr(hn::BitCast(du, hn::Set(di, mine)), shifts);
+    return hn::BitCast(di, hn::And(shifted, hn::Set(du, (1u << kBits) - 1)));
+  }
+}
+
+// One block of rows times kTokens tokens.
+template <typename T, int kBits, int kTokens, bool kPermute>
+HWY_INLINE void MultiplyBlock(const StreamView& a, int64_t block, const StreamInputs& x,
+                              const StreamOutputs& out, int64_t first_token) {
+  const D d;
+  const DI di;
+  constexpr int64_t kSlotBytes = kStreamRows * kBits / 8;
+  const int64_t first_slot = block * a.groups * a.keep;
+  const uint8_t* indices = a.indices + first_slot * kSlotBytes;
+  const T* values = static_cast<const T*>(a.values) + first_slot * kStreamRows;
+  const float* group = x.data + first_token * x.token_stride;
+
+  Vec sums[kParts][kTokens];
+  for (int p = 0; p < kParts; ++p) {
+    for (int t = 0; t < kTokens; ++t) sums[p][t] = hn::Zero(d);
+  }
+  for (int64_t g = 0; g < a.groups; ++g, group += x.group_stride) {
+    Vec inputs[kTokens];
+    if constexpr (kPermute) {
+      HWY_UNROLL(4)
+      for (int t = 0; t < kTokens; ++t) inputs[t] = hn::LoadU(d, group + t * x.token_stride);
+    }
+    for (int s = 0; s < a.keep; ++s, indices += kSlotBytes, values += kStreamRows) {
+      HWY_UNROLL(4)
+      for (int p = 0; p < kParts; ++p) {
+        const Idx index = LoadIndices<kBits>(indices, p);
+        const Vec value = LoadValues(values + p * kLanes);
+        HWY_UNROLL(4)
+        for (int t = 0; t < kTokens; ++t) {
+          Vec input;
+          if constexpr (kPermute) {
+            input = hn::TableLookupLanes(inputs[t], hn::IndicesFromVec(d, index));
+          } else {
+            input = hn::GatherIndex(d, group + t * x.token_stride, index);
+          }
+          sums[p][t] = hn::MulAdd(value, input, sums[p][t]);
+        }
+      }
+    }
+  }
+  (void)di;
+  const int64_t row = block * kStreamRows;
+  const int64_t rows = std::min<int64_t>(kStreamRows, a.rows - row);
+  for (int t = 0; t < kTokens; ++t) {
+    HWY_ALIGN float sum[kStreamRows];
+    for (int p = 0; p < kParts; ++p) hn::Store(sums[p][t], d, sum + p * kLanes);
+    float* y = out.y.data + (first_token + t) * out.y.row_stride + row;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float with_bias = out.bias ? sum[r] + out.bias[row + r] : sum[r];
+      y[r] = out.add ? with_bias + y[r] : with_bias;
+    }
+  }
+}
+
+template <typename T, int kBits, bool kPermute>
+HWY_NOINLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, int64_t last_block,
+                                 const StreamInputs& x, const StreamOutputs& out) {
+  for (int64_t block = first_block; block < last_block; ++block) {
+    int64_t token = 0;
+    for (; token + kTokensAtOnce <= out.y.rows; token += kTokensAtOnce) {
+      MultiplyBlock<T, kBits, kTokensAtOnce, kPermute>(a, block, x, out, token);
+    }
+    for (; token + 2 <= out.y.rows; token += 2) {
+      MultiplyBlock<T, kBits, 2, kPermute>(a, block, x, out, token);
+    }
+    if (token < out.y.rows) MultiplyBlock<T, kBits, 1, kPermute>(a, block, x, out, token);
+  }
+}
+
+template <typename T, int kBits>
+HWY_INLINE void WithTable(const StreamView& a, int64_t first_block, int64_t last_block,
+                          const StreamInputs& x, const StreamOutputs& out) {
+#if HWY_TARGET != HWY_SCALAR
+  if (x.group_stride <= kLanes) {
+    return MultiplyBlocks<T, kBits, true>(a, first_block, last_block, x, out);
+  }
+#endif
+  MultiplyBlocks<T, kBits, false>(a, first_block, last_block, x, out);
+}
+
+template <typename T>
+HWY_INLINE void WithBits(const StreamView& a, int64_t first_block, int64_t last_block,
+                         const StreamInputs& x, const StreamOutputs& out) {
+  switch (a.index_bits) {
+    case 1: return WithTable<T, 1>(a, first_block, last_block, x, out);
+    case 2: return WithTable<T, 2>(a, first_block, last_block, x, out);
+    case 4: return WithTable<T, 4>(a, first_block, last_block, x, out);
+    default: return WithTable<T, 8>(a, first_block, last_block, x, out);
+  }
+}
+
+void MultiplyStream(const StreamView& a, int64_t first_block, int64_t last_block,
+                    const StreamInputs& x, const StreamOutputs& out) {
+  if (a.value_type == ValueType::kF32) return WithBits<float>(a, first_block, last_block, x, out);
+  return WithBits<uint16_t>(a, first_block, last_block, x, out);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weft {
+namespace {
+
+constexpr int64_t kPadding = 64;  // the last group is read as a whole vector, or gathered from
+
+// Copies x with a zero behind every group.
+AlignedBuffer<float> spread(MatrixView<const float> x, const StreamView& a, StreamInputs& inputs) {
+  inputs.group_stride = a.group + 1;
+  inputs.token_stride = a.groups * inputs.group_stride + kPadding;
+  AlignedBuffer<float> buffer(static_cast<size_t>(x.rows * inputs.token_stride));
+  for (int64_t t = 0; t < x.rows; ++t) {
+    float* to = buffer.data() + t * inputs.token_stride;
+    std::fill_n(to, inputs.token_stride, 0.0f);
+    for (int64_t segment = 0; segment < a.depth; segment += a.segment) {
+      for (int64_t c = 0; c < a.segment; c += a.group, to += inputs.group_stride) {
+        const int64_t width = std::min<int64_t>(a.group, a.segment - c);
+        std::copy_n(x.row(t) + segment + c, width, to);
+      }
+    }
+  }
+  inputs.data = buffer.data();
+  return buffer;
+}
+
+}  // namespace
+
+HWY_EXPORT(MultiplyStream);
+
+void multiply_stream(MatrixView<const float> x, const PackedMatrix& packed, const float* bias,
+                     float beta, MatrixView<float> y) {
+  const StreamView a = packed.stream();
+  StreamInputs inputs;
+  const AlignedBuffer<float> spread_x = spread(x, a, inputs);
+  const StreamOutputs out = {y, bias, beta != 0.0f};
+  constexpr int64_t kBlocksPerItem = 4;
+  parallel_for((a.blocks + kBlocksPerItem - 1) / kBlocksPerItem, [&](int64_t item) {
+    const int64_t first = item * kBlocksPerItem;
+    HWY_DYNAMIC_DISPATCH(MultiplyStream)
+    (a, first, std::min(a.blocks, first + kBlocksPerItem), inputs, out);
+  });
+}
+
+}  // namespace weft
+#endif

@@ -1,0 +1,44 @@
+// The three products of a convolution with a sparse operand: the loop of the linear layer, fed by
+// im2col. Activations are NCHW.
+//
+//   forward           y  = conv(x, W) + bias + beta * y
+//   backward, data    dx = what of g each input reached, through W       + beta * dx
+//   backward, weight  dw [outs, group_ins, kernel_h, kernel_w] = g with x + beta * dw
+//
+// A PackedConv has one packed matrix per group of channels, each with its depth in order of tap:
+//
+//   W   [group_outs, taps * group_ins]        Wᵀ  [taps * group_ins, group_outs]
+//   G   [group_outs, images * positions], its groups beginning anew with every image
+//
+// beta is 0 (the output is not read) or 1. Cost: as the linear product of [images * positions]
+// tokens; backward-data holds the columns of one image per thread, taps * group_ins * positions
+// floats.
+#pragma once
+
+#include <vector>
+
+#include "weft/kernel/conv_shape.h"
+#include "weft/pack/pack.h"
+
+namespace weft {
+
+using PackedConv = std::vector<PackedMatrix>;
+
+// weights: [outs, group_ins, kernel_h, kernel_w]; mask: [outs, group_ins * taps], as they lie.
+// `segment` of the options is set here.
+PackedConv pack_conv(const float* weights, const Mask& mask, const ConvShape& shape,
+                     const PanelOptions& options);
+PackedConv pack_conv_transposed(const float* weights, const Mask& mask, const ConvShape& shape,
+                                const PanelOptions& options);
+// g: [images, outs, positions]; mask: [outs, images * positions].
+PackedConv pack_conv_gradient(const float* g, const Mask& mask, const ConvShape& shape,
+                              const PanelOptions& options);
+
+void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedConv& w,
+                         const float* bias, float beta, float* y);
+void sparse_conv_backward_data(const ConvShape& shape, const float* g,
+                               const PackedConv& w_transposed, float beta, float* dx);
+void sparse_conv_backward_weight(const ConvShape& shape, const PackedConv& g, const float* x,
+                                 float beta, float* dw);
+
+}  // namespace weft
