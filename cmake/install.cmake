@@ -2,7 +2,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS weft_core weft_checkpoint weft_mask weft_pack weft_report EXPORT weft)
+install(TARGETS weft_core weft_checkpoint weft_mask weft_pack weft_kernel weft_report EXPORT weft)
 if(WEFT_CLI)
   install(TARGETS weft_cli)
 endif()
@@ -10,6 +10,7 @@ endif()
 install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
   PATTERN strict_json.h EXCLUDE
   PATTERN algorithms.h EXCLUDE
+  PATTERN onednn.h EXCLUDE
   PATTERN group_check.h EXCLUDE
   PATTERN sections.h EXCLUDE
   PATTERN sharing.h EXCLUDE
