@@ -12,8 +12,10 @@ install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PA
   PATTERN algorithms.h EXCLUDE
   PATTERN onednn.h EXCLUDE
   PATTERN group_check.h EXCLUDE
+  PATTERN largest_of.h EXCLUDE
   PATTERN sections.h EXCLUDE
   PATTERN sharing.h EXCLUDE
+  PATTERN stream_groups.h EXCLUDE
   PATTERN taps.h EXCLUDE
   PATTERN tile.h EXCLUDE)
 install(FILES ${PROJECT_BINARY_DIR}/weft/core/version.h

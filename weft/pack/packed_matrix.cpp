@@ -1,9 +1,9 @@
 #include "weft/pack/packed_matrix.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "weft/core/error.h"
 #include "weft/pack/sections.h"
@@ -58,11 +58,10 @@ void check_common(const PackHeader& h) {
 }
 
 PackSections panel_sections(const PackHeader& h) {
-  const int64_t tile_bytes = int64_t{h.tile_depth} * h.tile_width * 4;
   WEFT_CHECK(
       h.tile_depth >= 1 && h.tile_width >= 16 && h.tile_width % 16 == 0 &&
           h.tile_depth <= kMaxTileBytes && h.tile_width <= kMaxTileBytes &&
-          tile_bytes <= kMaxTileBytes,
+          int64_t{h.tile_depth} * h.tile_width * 4 <= kMaxTileBytes,
       "packed matrix: a tile of {} x {}, accepted is a width that is a multiple of 16 and at "
       "most 65536 bytes of floats",
       h.tile_depth, h.tile_width);
@@ -73,7 +72,9 @@ PackSections panel_sections(const PackHeader& h) {
   WEFT_CHECK(!__builtin_mul_overflow(panel_count(h), cell_count(h), &starts),
              "packed matrix of {} x {} overflows", h.rows, h.depth);
   s.starts = add_part(end, starts + 1, sizeof(uint32_t));
+  s.starts_end = end;
   s.indices = add_part(end, h.entries, sizeof(uint16_t));
+  s.indices_end = end;
   s.values = add_part(end, h.entries * h.share, value_bytes(h.value_type));
   s.end = end;
   return s;
@@ -89,17 +90,28 @@ PackSections stream_sections(const PackHeader& h) {
   WEFT_CHECK(h.tile_depth == 0 && h.tile_width == 0, "packed matrix: a stream layout with a tile");
   const int64_t blocks = ceil_div(h.rows, kStreamRows);
   int64_t slots = 0;
-  WEFT_CHECK(!__builtin_mul_overflow(blocks * h.keep, group_count(h), &slots) &&
-                 !__builtin_mul_overflow(slots, int64_t{kStreamRows}, &slots),
+  WEFT_CHECK(!__builtin_mul_overflow(blocks, group_count(h), &slots) &&
+                 !__builtin_mul_overflow(slots, int64_t{h.keep} * kStreamRows, &slots),
              "packed matrix of {} x {} overflows", h.rows, h.depth);
   WEFT_CHECK(h.entries == slots, "packed matrix: {} slots where its shape has {}", h.entries,
              slots);
   PackSections s;
   size_t end = sizeof(PackHeader);
   s.indices = add_part(end, slots / 8 * bits, 1);  // sixteen rows: whole bytes
+  s.indices_end = end;
   s.values = add_part(end, slots, value_bytes(h.value_type));
   s.end = end;
   return s;
+}
+
+struct Gap {
+  size_t begin;
+  size_t end;
+};
+std::vector<Gap> gaps(const PackHeader& h, const PackSections& parts) {
+  std::vector<Gap> found = {{parts.indices_end, parts.values}};
+  if (h.layout == PackLayout::kPanel) found.push_back({parts.starts_end, parts.indices});
+  return found;
 }
 
 }  // namespace
@@ -131,13 +143,7 @@ PackedMatrix PackedMatrix::allocate(const PackHeader& header, PackedMatrix reuse
   std::byte* data = packed.buffer_.data();
   std::memcpy(data, &header, sizeof(header));
   // The gaps between the parts are zero, so that equal matrices have equal bytes.
-  const auto clear_before = [&](size_t part) {
-    const size_t from = part < kCacheLine ? 0 : part - kCacheLine;
-    std::memset(data + std::max(from, sizeof(header)), 0, part - std::max(from, sizeof(header)));
-  };
-  if (header.layout == PackLayout::kPanel) clear_before(parts.starts);
-  clear_before(parts.indices);
-  clear_before(parts.values);
+  for (const auto& [begin, end] : gaps(header, parts)) std::memset(data + begin, 0, end - begin);
   return packed;
 }
 
@@ -150,6 +156,12 @@ PackedMatrix PackedMatrix::from_bytes(std::span<const std::byte> bytes) {
   WEFT_CHECK(bytes.size() == parts.end, "packed matrix: {} bytes where its header asks for {}",
              bytes.size(), parts.end);
   PackedMatrix packed = allocate(header, {});
+  for (const auto& [begin, end] : gaps(header, parts)) {
+    for (size_t i = begin; i < end; ++i) {
+      WEFT_CHECK(bytes[i] == std::byte{0}, "packed matrix: byte {} lies between parts and is not 0",
+                 i);
+    }
+  }
   std::memcpy(packed.buffer_.data(), bytes.data(), bytes.size());
   if (header.layout == PackLayout::kPanel) {
     check_panel_contents(packed);
