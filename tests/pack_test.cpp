@@ -413,7 +413,7 @@ TEST(Golden, Stream) {
       pack_stream_by_magnitude(golden_matrix().view(), Pattern(2, 4), ValueType::kBf16);
   EXPECT_EQ(hex(packed.bytes().first(128)),
             "574546545041434b01000000"  // magic, version
-            "0202000202040100"          // layout, type, ragged, index bits; keep, group, share
+            "0202000202040101"  // layout, type, ragged, index bits; keep, group, share, full
             "000000000000000000000000"  // tile
             "0300000000000000"          // rows
             "0600000000000000"          // depth

@@ -39,7 +39,7 @@ void check_common(const PackHeader& h) {
              "packed matrix: value type {}, accepted are 1 (fp32) and 2 (bf16)",
              static_cast<int>(h.value_type));
   WEFT_CHECK(h.ragged <= 1, "packed matrix: ragged is {}, accepted are 0 and 1", h.ragged);
-  bool zero = h.zero0 == 0 && h.zero1 == 0;
+  bool zero = h.zero1 == 0;
   for (const uint8_t byte : h.zero2) zero = zero && byte == 0;
   WEFT_CHECK(zero, "packed matrix: reserved bytes of the header are not zero");
   const Pattern pattern(h.keep, h.group, h.share);  // throws if there is no such pattern
@@ -65,7 +65,8 @@ PackSections panel_sections(const PackHeader& h) {
       "packed matrix: a tile of {} x {}, accepted is a width that is a multiple of 16 and at "
       "most 65536 bytes of floats",
       h.tile_depth, h.tile_width);
-  WEFT_CHECK(h.index_bits == 0, "packed matrix: a panel layout with {} index bits", h.index_bits);
+  WEFT_CHECK(h.index_bits == 0 && h.full == 0,
+             "packed matrix: a panel layout with index bits {} and full {}", h.index_bits, h.full);
   PackSections s;
   size_t end = sizeof(PackHeader);
   int64_t starts = 0;
@@ -87,6 +88,7 @@ PackSections stream_sections(const PackHeader& h) {
   WEFT_CHECK((1 << bits) >= h.group, "packed matrix: {} index bits for groups of {}", bits,
              h.group);
   WEFT_CHECK(h.ragged == 0, "packed matrix: a stream layout cannot be ragged");
+  WEFT_CHECK(h.full <= 1, "packed matrix: full is {}, accepted are 0 and 1", h.full);
   WEFT_CHECK(h.tile_depth == 0 && h.tile_width == 0, "packed matrix: a stream layout with a tile");
   const int64_t blocks = ceil_div(h.rows, kStreamRows);
   int64_t slots = 0;
@@ -208,6 +210,7 @@ StreamView PackedMatrix::stream() const {
   view.groups = group_count(header_);
   view.blocks = ceil_div(header_.rows, kStreamRows);
   view.index_bits = header_.index_bits;
+  view.full = header_.full != 0;
   view.value_type = header_.value_type;
   view.indices = reinterpret_cast<const uint8_t*>(buffer_.data() + parts.indices);
   view.values = buffer_.data() + parts.values;

@@ -159,6 +159,7 @@ PackHeader stream_header(int64_t rows, int64_t depth, const Pattern& pattern, Va
   h.layout = PackLayout::kStream;
   h.value_type = value_type;
   h.index_bits = static_cast<uint8_t>(stream_index_bits(pattern.group(), true));
+  h.full = 1;
   h.keep = static_cast<uint8_t>(pattern.keep());
   h.group = static_cast<uint8_t>(pattern.group());
   h.share = static_cast<uint8_t>(pattern.share());
@@ -184,6 +185,7 @@ PackedMatrix pack_stream(MatrixView<const float> w, const Mask& mask, const Patt
   require_sharing(mask, pattern);
   const bool full = every_group_is_full(mask, pattern, header.segment);
   header.index_bits = static_cast<uint8_t>(stream_index_bits(pattern.group(), full));
+  header.full = full ? 1 : 0;
   PackedMatrix packed = PackedMatrix::allocate(header, {});
   const StreamPacker packer(w, packed);
   if (w.cols == 0) return packed;
@@ -212,9 +214,9 @@ PackedMatrix pack_stream_by_magnitude(MatrixView<const float> w, const Pattern& 
 
 void check_stream_contents(const PackedMatrix& packed) {
   const StreamView view = packed.stream();
-  if (view.depth == 0) return;  // however many rows there are, nothing is stored of them
-  Mask mask(view.rows, view.depth);
-  parallel_for(view.blocks, [&](int64_t block) {
+  // Without columns nothing is stored, however many rows there are.
+  Mask mask(view.depth == 0 ? 0 : view.rows, view.depth);
+  parallel_for(view.depth == 0 ? 0 : view.blocks, [&](int64_t block) {
     for_each_window(view, block, [&](const StreamWindow& window) {
       for (int r = 0; r < kStreamRows; ++r) {
         const uint64_t kept = checked_bits(view, window, block * kStreamRows + r, r);
@@ -226,9 +228,9 @@ void check_stream_contents(const PackedMatrix& packed) {
   });
   require_sharing(mask, packed.pattern());
   const bool full = every_group_is_full(mask, packed.pattern(), view.segment);
-  WEFT_CHECK(view.index_bits == stream_index_bits(view.group, full),
-             "packed matrix: {} index bits where its mask needs {}", view.index_bits,
-             stream_index_bits(view.group, full));
+  WEFT_CHECK(view.full == full && view.index_bits == stream_index_bits(view.group, full),
+             "packed matrix: {} index bits and full {} where its mask has {} and {}",
+             view.index_bits, view.full, stream_index_bits(view.group, full), full);
 }
 
 }  // namespace weft
