@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 
 #include "weft/mask/algorithms.h"
+#include "weft/mask/solver.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -141,6 +142,7 @@ HWY_EXPORT(MagnitudeBandF64);
 template <>
 void magnitude_band(MatrixView<const float> band, const Pattern& pattern, Mask& mask,
                     int64_t first_row) {
+  require_usable(band, first_row);
   HWY_DYNAMIC_DISPATCH(MagnitudeBandF32)(band, pattern, mask, first_row);
 }
 template <>
