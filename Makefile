@@ -36,6 +36,8 @@ test: build
 
 bench: program
 	$(WEFT) bench solve
+	$(WEFT) bench solve --size 8192 --pattern 2:4 --pattern 1:4 --pattern 3:4 \
+	  --solver exact --solver magnitude --rounds 9
 	$(WEFT) bench solve --size 8192 --pattern 8:16 --solver exact --threads 2 --rounds 3
 
 format: setup

@@ -552,10 +552,11 @@ TEST(Bench, SolvePrintsRecords) {
   EXPECT_EQ(records.size(), 2 * solvers().size());
   for (const json& record : records) {
     for (const char* key :
-         {"solver", "pattern", "transposable", "mweights_per_s", "ratio_to_flow"}) {
+         {"solver", "pattern", "transposable", "mweights_per_s", "part_of_read", "ratio_to_flow"}) {
       EXPECT_TRUE(record.contains(key)) << key;
     }
     EXPECT_GT(record["mweights_per_s"], 0.0);
+    EXPECT_GT(record["part_of_read"], 0.0);
   }
 }
 
