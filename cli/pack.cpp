@@ -99,7 +99,7 @@ class PackCommand : public Command {
     const SparsityPlan plan = checkpoint.plan();
     choose(checkpoint, plan);
 
-    const CheckpointLayout layout = packed_layout(checkpoint, chosen_, format_, new_plan(plan));
+    const CheckpointLayout layout = packed_layout(checkpoint, chosen_, format_, plan_of_pruned());
     CheckpointWriter writer(out_, layout);
     Progress progress("packing", checkpoint.bytes());
     for (const ShardedTensor& tensor : checkpoint.tensors()) {
@@ -180,11 +180,11 @@ class PackCommand : public Command {
     return weights;
   }
 
-  // What is pruned here is promised; what was promised stays so.
-  SparsityPlan new_plan(SparsityPlan plan) const {
-    if (!by_magnitude_) return plan;
+  // What is pruned here is promised, as `weft mask` would.
+  SparsityPlan plan_of_pruned() const {
+    SparsityPlan plan;
     for (const auto& [name, choice] : chosen_) {
-      plan.tensors.insert_or_assign(name, Promise{choice.pattern, Axis::kIn});
+      if (by_magnitude_) plan.tensors.emplace(name, Promise{choice.pattern, Axis::kIn});
     }
     return plan;
   }

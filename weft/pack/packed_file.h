@@ -97,11 +97,12 @@ bool can_store(Dtype weights, Dtype values);
 // Why a selected tensor cannot be packed in this format, or nothing.
 std::optional<std::string> packing_obstacle(const TensorInfo& tensor, PackedFormat format);
 
-// The layout of a checkpoint with these tensors packed. Throws Error if a name is taken, or if the
-// checkpoint is packed already.
+// The layout of a checkpoint with these tensors packed. `pruned`: promises for tensors that are
+// made sparse on the way; without one for any of its tensors, a file keeps its weft.plan as it is.
+// Throws Error if a name is taken, or if the checkpoint is packed already.
 CheckpointLayout packed_layout(const Checkpoint& checkpoint,
                                const std::map<std::string, PackChoice>& chosen, PackedFormat format,
-                               const SparsityPlan& plan);
+                               const SparsityPlan& pruned = {});
 
 // More non-zero weights in a group than the pattern allows.
 class NotSparseError : public Error {

@@ -95,7 +95,7 @@ std::optional<std::string> packing_obstacle(const TensorInfo& tensor, PackedForm
 
 CheckpointLayout packed_layout(const Checkpoint& checkpoint,
                                const std::map<std::string, PackChoice>& chosen, PackedFormat format,
-                               const SparsityPlan& plan) {
+                               const SparsityPlan& pruned) {
   require_unpacked(checkpoint);
   CheckpointLayout layout = checkpoint.layout();
   std::set<std::string> names;
@@ -103,12 +103,14 @@ CheckpointLayout packed_layout(const Checkpoint& checkpoint,
     ShardLayout& shard = layout.shards[i];
     const std::string file = checkpoint.shard(i).path().string();
     PackedEntries entries;
-    SparsityPlan promised;
+    SparsityPlan plan = SparsityPlan::from_metadata(shard.metadata, file);
+    bool promises = false;
     std::vector<TensorInfo> before, last;
     before.swap(shard.tensors);
     for (const TensorInfo& tensor : before) {
-      if (const auto found = plan.tensors.find(tensor.name); found != plan.tensors.end()) {
-        promised.tensors.insert(*found);
+      if (const auto found = pruned.tensors.find(tensor.name); found != pruned.tensors.end()) {
+        plan.tensors.insert_or_assign(tensor.name, found->second);
+        promises = true;
       }
       const auto choice = chosen.find(tensor.name);
       if (choice == chosen.end()) {
@@ -135,7 +137,7 @@ CheckpointLayout packed_layout(const Checkpoint& checkpoint,
                  "{}: tensor '{}' has the name of a part of a packed tensor", file,
                  printable(tensor.name));
     }
-    promised.store_in(shard.metadata);
+    if (promises) plan.store_in(shard.metadata);
     store_packed_entries(entries, shard.metadata);
   }
   return layout;
