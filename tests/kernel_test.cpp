@@ -494,6 +494,7 @@ TEST(WrongCalls, SayWhatIsWrong) {
             "y is 3 x 5 with rows 4 apart where the product takes 3 x 5");
   EXPECT_EQ(forward_message({nullptr, 3, 8}, 0, y), "x is null");
   EXPECT_EQ(forward_message(x, 0, {nullptr, 3, 5}), "y is null");
+  EXPECT_TRUE(contains(forward_message(view(-1, 8, 8), 0, view(-1, 5, 5)), "x is -1 x 8"));
   EXPECT_EQ(message_of([&] {
               sparse_forward({nullptr, 0, 8}, w, nullptr, 0, {nullptr, 0, 5});
             }),
@@ -531,6 +532,7 @@ TEST(WrongCalls, OfTheBackwardProductsSayWhatIsWrong) {
   EXPECT_EQ(weight_message(view(8, 3), 2, view(5, 3)), "beta 2: accepted are 0 and 1");
   EXPECT_TRUE(contains(weight_message(view(7, 3), 0, view(5, 3)), "x is 7 x 3"));
   EXPECT_TRUE(contains(weight_message(view(8, 3), 0, view(5, 4)), "dw is 5 x 4"));
+  EXPECT_TRUE(contains(weight_message(view(8, -3), 0, view(5, -3)), "x is 8 x -3"));
   EXPECT_EQ(weight_message(view(8, 3), 0, {nullptr, 5, 3}), "dw is null");
 }
 
