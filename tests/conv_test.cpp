@@ -414,7 +414,7 @@ TEST_P(ConvProducts, AreRightForLargeImages) {
 
 TEST_P(ConvProducts, AreRightWhenSomethingIsEmpty) {
   std::vector<ConvShape> shapes(6, conv_shape(2, 4, 5, 6, 3, 3, 3));
-  shapes[0].images = GetParam() == Product::kBackwardWeight ? 1 : 0;
+  shapes[0].images = 0;
   shapes[1].ins = 0;
   shapes[2].outs = 0;
   shapes[3].height = 0;
@@ -616,6 +616,53 @@ TEST(WrongConvCalls, SayWhatIsWrong) {
                                           calls.weights.data());
             }),
             "beta 0.5: accepted are 0 and 1");
+}
+
+// Before any size is worked out of them: some divide.
+TEST(WrongConvCalls, RefuseImpossibleShapes) {
+  Calls calls;
+  for (const auto size : {&ConvShape::groups, &ConvShape::stride_h, &ConvShape::stride_w}) {
+    ConvShape wrong = calls.shape;
+    wrong.*size = 0;
+    const std::string message = message_of([&] { wrong.check(); });
+    EXPECT_EQ(message_of([&] { calls.forward(wrong); }), message);
+    EXPECT_EQ(message_of([&] { calls.data(wrong); }), message);
+    EXPECT_EQ(message_of([&] { calls.weight(wrong); }), message);
+    const auto packed = [&](auto pack, const auto& values, const Mask& mask) {
+      return message_of([&] { pack(values.data(), mask, wrong, calls.options); });
+    };
+    EXPECT_EQ(packed(pack_conv, calls.weights, calls.weight_mask), message);
+    EXPECT_EQ(packed(pack_conv_transposed, calls.weights, calls.weight_mask), message);
+    EXPECT_EQ(packed(pack_conv_gradient, calls.g, calls.gradient_mask), message);
+  }
+}
+
+TEST(WrongConvCalls, RefuseNull) {
+  Calls calls;
+  float* const none = nullptr;
+  float* const some = calls.x.data();
+  const ConvShape& s = calls.shape;
+  const auto forward = [&](float* x, float* y) {
+    return message_of([&] { sparse_conv_forward(s, x, calls.w, nullptr, 0, y); });
+  };
+  const auto data = [&](float* g, float* dx) {
+    return message_of([&] { sparse_conv_backward_data(s, g, calls.wt, 0, dx); });
+  };
+  const auto weight = [&](float* x, float* dw) {
+    return message_of([&] { sparse_conv_backward_weight(s, calls.gt, x, 0, dw); });
+  };
+  EXPECT_EQ(forward(none, some), "x is null");
+  EXPECT_EQ(forward(some, none), "y is null");
+  EXPECT_EQ(data(none, some), "g is null");
+  EXPECT_EQ(data(some, none), "dx is null");
+  EXPECT_EQ(weight(none, some), "x is null");
+  EXPECT_EQ(weight(some, none), "dw is null");
+  EXPECT_EQ(message_of([&] { pack_conv(none, calls.weight_mask, s, calls.options); }),
+            "the pointer to weights is null");
+  EXPECT_EQ(message_of([&] { pack_conv_transposed(none, calls.weight_mask, s, calls.options); }),
+            "the pointer to weights is null");
+  EXPECT_EQ(message_of([&] { pack_conv_gradient(none, calls.gradient_mask, s, calls.options); }),
+            "g is null");
 }
 
 TEST(WrongConvCalls, OfPackingSayWhatIsWrong) {
