@@ -107,13 +107,6 @@ void check_results(const SolvePlan& plan, const std::vector<float>& weights,
   }
 }
 
-Spread spread_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  const double median = n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-  return {median, values.front(), values.back()};
-}
-
 }  // namespace
 
 std::vector<SolveRecord> bench_solve(const SolvePlan& plan,

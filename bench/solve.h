@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/spread.h"
 #include "weft/core/pattern.h"
 #include "weft/mask/solver.h"
 
@@ -24,12 +25,6 @@ struct SolvePlan {
   int rounds = 5;
   double seconds = 35;  // in all: fewer rounds if they would take longer, but at least one
   uint64_t seed = 1;
-};
-
-struct Spread {
-  double median = 0;
-  double low = 0;
-  double high = 0;
 };
 
 struct SolveRecord {

@@ -55,12 +55,15 @@ struct CommandEntry {
   std::unique_ptr<Command> command;
 };
 
+CommandEntry bench_gemm_command();
 CommandEntry bench_solve_command();
 CommandEntry check_command();
 CommandEntry diversity_command();
 CommandEntry info_command();
+CommandEntry kernels_command();
 CommandEntry ladder_command();
 CommandEntry mask_command();
+CommandEntry plan_command();
 CommandEntry solvers_command();
 CommandEntry synth_command();
 

@@ -56,8 +56,11 @@ int run(int argc, char** argv) {
   commands.push_back(info_command());
   commands.push_back(ladder_command());
   commands.push_back(diversity_command());
+  commands.push_back(plan_command());
+  commands.push_back(kernels_command());
   commands.push_back(solvers_command());
   commands.push_back(synth_command());
+  commands.push_back(bench_gemm_command());
   commands.push_back(bench_solve_command());
 
   const std::string version = fmt::format("weft {} ({})", kVersion, current_isa());

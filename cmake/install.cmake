@@ -2,7 +2,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS weft_core weft_checkpoint weft_mask weft_pack weft_report EXPORT weft)
+install(TARGETS weft_core weft_checkpoint weft_mask weft_pack weft_kernel weft_report EXPORT weft)
 if(WEFT_CLI)
   install(TARGETS weft_cli)
 endif()
@@ -10,9 +10,12 @@ endif()
 install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
   PATTERN strict_json.h EXCLUDE
   PATTERN algorithms.h EXCLUDE
+  PATTERN onednn.h EXCLUDE
   PATTERN group_check.h EXCLUDE
+  PATTERN largest_of.h EXCLUDE
   PATTERN sections.h EXCLUDE
   PATTERN sharing.h EXCLUDE
+  PATTERN stream_groups.h EXCLUDE
   PATTERN taps.h EXCLUDE
   PATTERN tile.h EXCLUDE)
 install(FILES ${PROJECT_BINARY_DIR}/weft/core/version.h

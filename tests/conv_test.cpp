@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tests/products.h"
+#include "weft/kernel/calibration.h"
 #include "weft/kernel/im2col.h"
 #include "weft/kernel/sparse.h"
 #include "weft/kernel/sparse_conv.h"
@@ -15,19 +16,8 @@
 namespace weft::test {
 namespace {
 
-enum class Product { kForward, kBackwardData, kBackwardRagged, kBackwardWeight };
-
-constexpr std::array kAllProducts = {Product::kForward, Product::kBackwardData,
-                                     Product::kBackwardRagged, Product::kBackwardWeight};
-
-std::string name_of(Product product) {
-  static const std::array<std::string, kAllProducts.size()> kNames = {
-      "Forward", "BackwardData", "BackwardRagged", "BackwardWeight"};
-  return kNames[static_cast<size_t>(product)];
-}
-
 struct Conv {
-  Product product = Product::kForward;
+  ProductKind product = ProductKind::kForward;
   ConvShape shape;
   Pattern pattern{2, 4};
   PackTile tile{16, 32};
@@ -43,9 +33,9 @@ struct Conv {
     return fmt::format(
         "{} {} {}, {} x {} x {} x {} to {} channels, kernel {} x {}, stride {} x {}, padding {} x "
         "{}, dilation {} x {}, {} groups, tile {} x {}, {}{}{}{}, seed {} stream {}",
-        name_of(product), pattern.str(), value_type == ValueType::kF32 ? "fp32" : "bf16", s.images,
-        s.ins, s.height, s.width, s.outs, s.kernel_h, s.kernel_w, s.stride_h, s.stride_w, s.pad_h,
-        s.pad_w, s.dilation_h, s.dilation_w, s.groups, tile.depth, tile.width,
+        kind_name(product), pattern.str(), value_type == ValueType::kF32 ? "fp32" : "bf16",
+        s.images, s.ins, s.height, s.width, s.outs, s.kernel_h, s.kernel_w, s.stride_h, s.stride_w,
+        s.pad_h, s.pad_w, s.dilation_h, s.dilation_w, s.groups, tile.depth, tile.width,
         data == Data::kIntegers ? "integers" : "floats", fill == Fill::kFull ? "" : ", not full",
         bias ? ", bias" : "", beta == 0 ? "" : ", beta 1", test_seed(), stream);
   }
@@ -166,7 +156,7 @@ class ConvProblem {
   }
 
   const Conv& conv() const { return conv_; }
-  Guarded& dense() { return dense_; }
+  TestMatrix& dense() { return dense_; }
   const Mask& mask() const { return mask_; }
   int64_t dense_size() const { return dense_.view().cols; }
   int64_t output_elements() const {
@@ -178,50 +168,50 @@ class ConvProblem {
   void repack(PackTile tile) {
     PanelOptions options = {conv_.pattern, tile, conv_.value_type};
     switch (conv_.product) {
-      case Product::kForward:
+      case ProductKind::kForward:
         packed_ = pack_conv(sparse_.data(), mask_, conv_.shape, options);
         break;
-      case Product::kBackwardRagged:
+      case ProductKind::kBackwardDataRagged:
         options.ragged = true;
         options.pattern = Pattern(conv_.pattern.keep(), conv_.pattern.group());
         [[fallthrough]];
-      case Product::kBackwardData:
+      case ProductKind::kBackwardData:
         packed_ = pack_conv_transposed(sparse_.data(), mask_, conv_.shape, options);
         break;
-      case Product::kBackwardWeight:
+      case ProductKind::kBackwardWeight:
         packed_ = pack_conv_gradient(sparse_.data(), mask_, conv_.shape, options);
         break;
     }
   }
 
-  Guarded output() const {
-    Guarded y(1, output_elements(), 0, static_cast<int64_t>(conv_.stream % 2));
+  TestMatrix output() const {
+    TestMatrix y(1, output_elements(), 0, static_cast<int64_t>(conv_.stream % 2));
     for (int64_t i = 0; i < output_elements(); ++i) y.at(0, i) = before_.at(0, i);
     return y;
   }
 
-  void run(Guarded& y) const {
+  void run(TestMatrix& y) const {
     switch (conv_.product) {
-      case Product::kForward:
+      case ProductKind::kForward:
         return sparse_conv_forward(conv_.shape, dense_.data(), packed_,
                                    conv_.bias ? bias_.data() : nullptr, conv_.beta, y.data());
-      case Product::kBackwardData:
-      case Product::kBackwardRagged:
+      case ProductKind::kBackwardData:
+      case ProductKind::kBackwardDataRagged:
         return sparse_conv_backward_data(conv_.shape, dense_.data(), packed_, conv_.beta, y.data());
-      case Product::kBackwardWeight:
+      case ProductKind::kBackwardWeight:
         return sparse_conv_backward_weight(conv_.shape, packed_, dense_.data(), conv_.beta,
                                            y.data());
     }
   }
   std::vector<uint32_t> result() const {
-    Guarded y = output();
+    TestMatrix y = output();
     run(y);
     EXPECT_EQ(y.damage(), "") << conv_.str();
     return y.bits();
   }
 
-  Expected expected() const {
-    Expected want(1, output_elements());
+  ExpectedMatrix expected() const {
+    ExpectedMatrix want(1, output_elements());
     const ConvShape& s = conv_.shape;
     const int64_t cols = s.weight_shape().cols();
     for_each_term(s, [&](const Term& t) {
@@ -247,14 +237,15 @@ class ConvProblem {
   std::string input_damage() const { return dense_.damage() + bias_.damage() + sparse_.damage(); }
 
  private:
-  bool weight_product() const { return conv_.product == Product::kBackwardWeight; }
+  bool weight_product() const { return conv_.product == ProductKind::kBackwardWeight; }
   bool backward_data() const {
-    return conv_.product == Product::kBackwardData || conv_.product == Product::kBackwardRagged;
+    return conv_.product == ProductKind::kBackwardData ||
+           conv_.product == ProductKind::kBackwardDataRagged;
   }
 
   Mask draw_the_mask() {
     if (weight_product()) return draw_gradient_mask(conv_, dice_);
-    return draw_filter_mask(conv_, conv_.product == Product::kBackwardData, dice_);
+    return draw_filter_mask(conv_, conv_.product == ProductKind::kBackwardData, dice_);
   }
 
   // Of element i of the sparse operand: weights [outs, group_ins, kh, kw] or g [images, outs, h,
@@ -273,19 +264,19 @@ class ConvProblem {
   Conv conv_;
   Dice dice_;
   Mask mask_;
-  Guarded sparse_;
-  Guarded dense_;
-  Guarded bias_;
-  Guarded before_;
+  TestMatrix sparse_;
+  TestMatrix dense_;
+  TestMatrix bias_;
+  TestMatrix before_;
   PackedConv packed_;
 };
 
 void expect_right(const ConvProblem& problem) {
   const std::string trace = problem.conv().str();
-  const Expected want = problem.expected();
+  const ExpectedMatrix want = problem.expected();
   std::array<std::optional<std::vector<uint32_t>>, 2> first;  // fused or not
   for_each_isa([&](const std::string& isa) {
-    Guarded y = problem.output();
+    TestMatrix y = problem.output();
     problem.run(y);
     ASSERT_EQ(mismatch(y.view(), want, problem.conv().data), "") << trace << ", " << isa;
     ASSERT_EQ(y.damage(), "") << trace << ", " << isa;
@@ -298,10 +289,10 @@ void expect_right(const ConvProblem& problem) {
 
 // ---- right
 
-class ConvProducts : public ::testing::TestWithParam<Product> {};
+class ConvProducts : public ::testing::TestWithParam<ProductKind> {};
 
-INSTANTIATE_TEST_SUITE_P(All, ConvProducts, ::testing::ValuesIn(kAllProducts),
-                         [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(All, ConvProducts, ::testing::ValuesIn(kProductKinds),
+                         [](const auto& info) { return std::string(kind_name(info.param)); });
 
 bool possible(const ConvShape& s) {
   return s.height + 2 * s.pad_h > s.dilation_h * (s.kernel_h - 1) &&
@@ -312,7 +303,7 @@ bool possible(const ConvShape& s) {
 // fit one: see RefuseSharingThatStraddlesTaps.
 void fit_sharing(Conv& conv) {
   const int64_t block = conv.pattern.block();
-  if (conv.pattern.share() == 1 || conv.product != Product::kBackwardData) return;
+  if (conv.pattern.share() == 1 || conv.product != ProductKind::kBackwardData) return;
   const int64_t ins = (conv.shape.group_ins() + block - 1) / block * block;
   conv.shape.ins = conv.shape.groups * ins;
 }
@@ -348,7 +339,7 @@ TEST_P(ConvProducts, AreRight) {
           conv.value_type = dice.below(4) > 0 ? ValueType::kF32 : ValueType::kBf16;
           conv.data = dice.coin() ? Data::kIntegers : Data::kFloats;
           conv.fill = dice.coin() ? Fill::kFull : Fill::kPartly;
-          conv.bias = conv.product == Product::kForward && dice.coin();
+          conv.bias = conv.product == ProductKind::kForward && dice.coin();
           conv.beta = dice.coin() ? 1.0f : 0.0f;
           fit_sharing(conv);
           expect_right(ConvProblem(conv));
@@ -390,7 +381,7 @@ TEST_P(ConvProducts, AreRightForEveryParameterAlone) {
         conv.pattern = pattern;
         conv.data = data;
         conv.beta = stream % 2 == 0 ? 1.0f : 0.0f;
-        conv.bias = conv.product == Product::kForward && stream % 3 == 0;
+        conv.bias = conv.product == ProductKind::kForward && stream % 3 == 0;
         conv.stream = ++stream;
         expect_right(ConvProblem(conv));
         if (HasFatalFailure()) return;
@@ -428,7 +419,7 @@ TEST_P(ConvProducts, AreRightWhenSomethingIsEmpty) {
       conv.product = GetParam();
       conv.shape = shape;
       conv.beta = beta;
-      conv.bias = conv.product == Product::kForward;
+      conv.bias = conv.product == ProductKind::kForward;
       conv.stream = 3000;
       expect_right(ConvProblem(conv));
       if (HasFatalFailure()) return;
@@ -452,7 +443,7 @@ TEST_P(ConvProducts, DoNotDependOnThreadsOrTiles) {
         conv.pattern = pattern;
         conv.data = Data::kFloats;
         conv.beta = 1;
-        conv.bias = conv.product == Product::kForward;
+        conv.bias = conv.product == ProductKind::kForward;
         conv.stream = ++stream;
         ConvProblem problem(conv);
         for_each_isa([&](const std::string& isa) {
@@ -501,14 +492,14 @@ TEST_P(ConvProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
           const float before = std::exchange(at, 0.0f);
           const std::vector<uint32_t> clean = problem.result();
           at = value;
-          const Expected want = problem.expected();
-          Guarded y = problem.output();
+          const ExpectedMatrix want = problem.expected();
+          TestMatrix y = problem.output();
           problem.run(y);
           at = before;
           ASSERT_EQ(mismatch(y.view(), want, conv.data), "") << conv.str() << ", " << isa;
           int64_t reached = 0;
           for (int64_t i = 0; i < problem.output_elements(); ++i) {
-            if (!std::isfinite(want.values[static_cast<size_t>(i)])) {
+            if (!std::isfinite(want.at(0, i).value)) {
               ++reached;
             } else {
               ASSERT_EQ(std::bit_cast<uint32_t>(y.at(0, i)), clean[static_cast<size_t>(i)])
@@ -696,7 +687,7 @@ TEST(WrongConvCalls, RefuseGroupsThatKeepTooMany) {
 // as 2:4 always; it is never multiplied wrongly.
 TEST(WrongConvCalls, RefuseSharingThatStraddlesTaps) {
   Conv conv;
-  conv.product = Product::kBackwardData;
+  conv.product = ProductKind::kBackwardData;
   conv.shape = conv_shape(1, 12, 4, 4, 16, 3, 3);
   conv.pattern = Pattern(2, 4, 2);
   EXPECT_TRUE(contains(message_of([&] { ConvProblem{conv}; }), "they must have the same mask"));

@@ -30,9 +30,9 @@ Linear forward(const Pattern& pattern, const PackTile& tile, int64_t tokens, int
 // ---- the comparator and the guards: each must find fault with what is wrong
 
 TEST(Comparator, NoticesAnyWrongInteger) {
-  Expected want(2, 3);
+  ExpectedMatrix want(2, 3);
   for (int64_t c = 0; c < 3; ++c) want.add(1, c, 1000, 4);
-  Guarded got(2, 3, 2);
+  TestMatrix got(2, 3, 2);
   got.fill(0.0f);
   for (int64_t c = 0; c < 3; ++c) got.at(1, c) = 4000;
   EXPECT_EQ(mismatch(got.view(), want, Data::kIntegers), "");
@@ -43,15 +43,15 @@ TEST(Comparator, NoticesAnyWrongInteger) {
   EXPECT_TRUE(contains(message, "expected 4000")) << message;
   got.at(1, 2) = NAN;
   EXPECT_NE(mismatch(got.view(), want, Data::kIntegers), "");
-  EXPECT_NE(mismatch(got.view(), Expected(2, 2), Data::kIntegers), "");
+  EXPECT_NE(mismatch(got.view(), ExpectedMatrix(2, 2), Data::kIntegers), "");
 }
 
 TEST(Comparator, BoundsTheErrorOfFloatsByTheirTerms) {
-  Expected want(1, 1);
+  ExpectedMatrix want(1, 1);
   for (int i = 0; i < 15; ++i) want.add(0, 0, i % 2 == 0 ? 1.0 : -1.0, 3.0);  // 3, magnitude 45
-  const double bound = want.bound(0);
+  const double bound = want.at(0, 0).bound();
   EXPECT_DOUBLE_EQ(bound, 16 * 0x1p-24 / (1 - 16 * 0x1p-24) * 45);
-  Guarded got(1, 1);
+  TestMatrix got(1, 1);
   const auto off_by = [&](double error) {
     got.at(0, 0) = static_cast<float>(3 + error);
     return mismatch(got.view(), want, Data::kFloats);
@@ -65,9 +65,9 @@ TEST(Comparator, BoundsTheErrorOfFloatsByTheirTerms) {
 }
 
 TEST(Comparator, PrintsTheWorstElement) {
-  Expected want(1, 3);
+  ExpectedMatrix want(1, 3);
   for (int64_t c = 0; c < 3; ++c) want.add(0, c, 1, 1);
-  Guarded got(1, 3);
+  TestMatrix got(1, 3);
   got.at(0, 0) = 1.1f, got.at(0, 1) = 3, got.at(0, 2) = 1.2f;
   EXPECT_TRUE(contains(mismatch(got.view(), want, Data::kFloats), "3 of 3 wrong, worst at [0, 1]"));
   got.at(0, 2) = NAN;
@@ -75,9 +75,9 @@ TEST(Comparator, PrintsTheWorstElement) {
 }
 
 TEST(Comparator, TakesNanForNanAndInfinityForItself) {
-  Expected want(1, 3);
+  ExpectedMatrix want(1, 3);
   want.add(0, 0, NAN, 1), want.add(0, 1, INFINITY, 1), want.add(0, 2, -INFINITY, 1);
-  Guarded got(1, 3);
+  TestMatrix got(1, 3);
   got.at(0, 0) = NAN, got.at(0, 1) = INFINITY, got.at(0, 2) = -INFINITY;
   EXPECT_EQ(mismatch(got.view(), want, Data::kFloats), "");
   for (const auto& [at, wrong] : {std::pair<int, float>{0, 1.0f}, {1, 3e38f}, {2, INFINITY}}) {
@@ -93,9 +93,9 @@ TEST(Comparator, NoticesOneWrongWeightOfMany) {
   Linear l = forward({2, 4}, {16, 32}, 3, 300, 5);
   l.data = Data::kFloats;
   LinearProblem problem(l);
-  const Expected want = problem.expected();
+  const ExpectedMatrix want = problem.expected();
   for (const auto& [out, in] : {std::pair<int, int>{0, 0}, {2, 151}, {4, 299}}) {
-    Guarded y = problem.output();
+    TestMatrix y = problem.output();
     problem.run(y);
     ASSERT_EQ(mismatch(y.view(), want, l.data), "");
     const float w = problem.sparse().mask.at(out, in) ? problem.sparse().weights.at(out, in) : 0.5f;
@@ -108,15 +108,15 @@ TEST(Comparator, ChecksWhatAProductReturns) {
   LinearProblem problem(forward({2, 4}, {16, 32}, 3, 8, 5));
   expect_right(problem);
   problem.dense().at(1, 3) = 100;  // the expected value is taken first
-  const Expected want = LinearProblem(problem.linear()).expected();
-  Guarded y = problem.output();
+  const ExpectedMatrix want = LinearProblem(problem.linear()).expected();
+  TestMatrix y = problem.output();
   problem.run(y);
   EXPECT_NE(mismatch(y.view(), want, Data::kIntegers), "");
 }
 
 TEST(Guards, NoticeWhatIsWrittenOutside) {
   for (const int64_t at : {-64, -1, 3, 4, 8, 13, 15, 15 + 63}) {
-    Guarded m(3, 3, 2);
+    TestMatrix m(3, 3, 2);
     EXPECT_EQ(m.damage(), "");
     m.fill(1.0f);
     EXPECT_EQ(m.damage(), "");
@@ -126,7 +126,7 @@ TEST(Guards, NoticeWhatIsWrittenOutside) {
 }
 
 TEST(Guards, AreWatchedBySanitizers) {
-  const Guarded m(3, 4, 2);
+  const TestMatrix m(3, 4, 2);
   if (__asan_address_is_poisoned == nullptr) GTEST_SKIP() << "not built with -fsanitize=address";
   for (const int64_t at : {-64, -1, 4, 5, 10, 11, 16, 17, 18, 18 + 63}) {
     EXPECT_TRUE(m.watched(at)) << at;
@@ -182,14 +182,10 @@ TEST(DrawnMasks, ObeyTheirPattern) {
 
 // ---- right
 
-class LinearProducts : public ::testing::TestWithParam<Product> {};
+class LinearProducts : public ::testing::TestWithParam<ProductKind> {};
 
-std::string test_name(const ::testing::TestParamInfo<Product>& info) {
-  static const std::array<std::string, 4> kNames = {"Forward", "BackwardData", "BackwardRagged",
-                                                    "BackwardWeight"};
-  return kNames[static_cast<size_t>(info.param)];
-}
-INSTANTIATE_TEST_SUITE_P(All, LinearProducts, ::testing::ValuesIn(kAllProducts), test_name);
+INSTANTIATE_TEST_SUITE_P(All, LinearProducts, ::testing::ValuesIn(kProductKinds),
+                         [](const auto& info) { return std::string(kind_name(info.param)); });
 
 // Each size of each axis once, in combinations that `turn` selects: over many turns, all.
 std::vector<std::array<int64_t, 3>> covering(const std::vector<int64_t>& rows,
@@ -224,7 +220,7 @@ TEST_P(LinearProducts, AreRightAroundTheTile) {
         l.value_type = dice.coin() ? ValueType::kF32 : ValueType::kBf16;
         l.data = dice.coin() ? Data::kIntegers : Data::kFloats;
         l.fill = dice.coin() ? Fill::kFull : Fill::kPartly;
-        l.bias = l.product == Product::kForward && dice.coin();
+        l.bias = l.product == ProductKind::kForward && dice.coin();
         l.beta = dice.coin() ? 1.0f : 0.0f;
         l.gap = dice.coin() ? 0 : 1 + dice.below(5);
         l.stream = stream;
@@ -249,7 +245,7 @@ TEST_P(LinearProducts, AreRightForEveryPatternAndValueType) {
           l.data = data;
           l.fill = fill;
           l.gap = static_cast<int64_t>(stream % 3);
-          l.bias = l.product == Product::kForward && stream % 2 == 0;
+          l.bias = l.product == ProductKind::kForward && stream % 2 == 0;
           l.beta = stream / 2 % 2 == 0 ? 1.0f : 0.0f;
           l.stream = ++stream;
           expect_right(LinearProblem(l));
@@ -293,7 +289,7 @@ TEST_P(LinearProducts, AreRightForALargeDepth) {
       l.value_type = type;
       l.data = type == ValueType::kF32 ? Data::kFloats : Data::kIntegers;
       l.beta = stream % 2 == 0 ? 1.0f : 0.0f;
-      l.bias = l.product == Product::kForward;
+      l.bias = l.product == ProductKind::kForward;
       l.stream = ++stream;
       expect_right(LinearProblem(l));
       if (HasFatalFailure()) return;
@@ -303,7 +299,8 @@ TEST_P(LinearProducts, AreRightForALargeDepth) {
 
 // A pack need not obey a pattern at all: a tenth of all weights, rows without any.
 TEST_P(LinearProducts, AreRightForUnstructuredMasks) {
-  if (GetParam() != Product::kForward && GetParam() != Product::kBackwardRagged) GTEST_SKIP();
+  if (GetParam() != ProductKind::kForward && GetParam() != ProductKind::kBackwardDataRagged)
+    GTEST_SKIP();
   for (uint64_t stream = 40000; stream < 40020; ++stream) {
     Dice dice(stream);
     Linear l = forward({64, 64}, {16, 32}, 40, 70, 30);
@@ -363,7 +360,7 @@ TEST_P(LinearProducts, DoNotDependOnThreads) {
       Linear l = forward(pattern, size.tile, size.cols, size.depth, size.rows);
       l.product = GetParam();
       l.data = Data::kFloats;
-      l.bias = l.product == Product::kForward;
+      l.bias = l.product == ProductKind::kForward;
       l.beta = 1;
       l.stream = ++stream;
       const LinearProblem problem(l);
@@ -383,7 +380,7 @@ TEST_P(LinearProducts, DoNotDependOnThreads) {
 
 // Equal tokens have equal outputs, wherever in the batch they stand.
 TEST_P(LinearProducts, DoNotDependOnTheOtherColumns) {
-  if (GetParam() == Product::kBackwardWeight) GTEST_SKIP() << "its columns are inputs";
+  if (GetParam() == ProductKind::kBackwardWeight) GTEST_SKIP() << "its columns are inputs";
   Linear l = forward({2, 4}, {16, 48}, 120, 60, 21);
   l.product = GetParam();
   l.data = Data::kFloats;
@@ -401,13 +398,13 @@ TEST_P(LinearProducts, DoNotDependOnTheOtherColumns) {
 // `value` at [i, j] of the dense operand reaches the outputs that keep a weight for it, be it zero,
 // and no others.
 void expect_reach(LinearProblem& problem, int64_t i, int64_t j, float value) {
-  Guarded& dense = problem.dense();
+  TestMatrix& dense = problem.dense();
   const float before = std::exchange(dense.at(i, j), 0.0f);
-  Guarded clean = problem.output();
+  TestMatrix clean = problem.output();
   problem.run(clean);
   dense.at(i, j) = value;
-  const Expected want = problem.expected();
-  Guarded y = problem.output();
+  const ExpectedMatrix want = problem.expected();
+  TestMatrix y = problem.output();
   problem.run(y);
   dense.at(i, j) = before;
   for (int64_t r = 0; r < problem.output_rows(); ++r) {
@@ -436,7 +433,7 @@ TEST_P(LinearProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
       l.beta = stream % 3 == 0 ? 1.0f : 0.0f;
       l.stream = ++stream;
       LinearProblem problem(l);
-      const bool weight = l.product == Product::kBackwardWeight;
+      const bool weight = l.product == ProductKind::kBackwardWeight;
       const int64_t rows = weight ? l.depth : l.cols, cols = weight ? l.cols : l.depth;
       for_each_isa([&](const std::string& isa) {
         const ::testing::ScopedTrace trace(__FILE__, __LINE__, l.str() + ", " + isa);
@@ -504,12 +501,12 @@ TEST(WrongCalls, SayWhatIsWrong) {
 TEST(WrongCalls, OfTheBackwardProductsSayWhatIsWrong) {
   LinearProblem data([] {
     Linear l = forward({2, 4}, {16, 32}, 3, 8, 5);
-    l.product = Product::kBackwardData;
+    l.product = ProductKind::kBackwardData;
     return l;
   }());
   LinearProblem weight([] {
     Linear l = forward({2, 4}, {16, 32}, 3, 8, 5);
-    l.product = Product::kBackwardWeight;
+    l.product = ProductKind::kBackwardWeight;
     return l;
   }());
   std::vector<float> space(1000);
@@ -618,7 +615,7 @@ TEST(Transpose, IsRightForAllSmallSizes) {
     for (int64_t rows = 0; rows <= 19; ++rows) {
       for (int64_t cols = 0; cols <= 19; ++cols) {
         Dice dice(static_cast<uint64_t>(rows * 100 + cols));
-        Guarded from(rows, cols, dice.below(4), dice.below(2)), to(cols, rows, dice.below(4));
+        TestMatrix from(rows, cols, dice.below(4), dice.below(2)), to(cols, rows, dice.below(4));
         from.fill(Data::kFloats, dice);
         to.fill(NAN);
         transpose(
@@ -642,8 +639,9 @@ TEST(Transpose, AddsBiasAndWhatWasThere) {
         for (const bool with_bias : {false, true}) {
           for (const float beta : {0.0f, 1.0f}) {
             Dice dice(static_cast<uint64_t>(rows * 100 + cols));
-            Guarded from(rows, cols, dice.below(4)), to(cols, rows, dice.below(4), dice.below(2));
-            Guarded before(cols, rows), bias(1, rows);
+            TestMatrix from(rows, cols, dice.below(4)),
+                to(cols, rows, dice.below(4), dice.below(2));
+            TestMatrix before(cols, rows), bias(1, rows);
             from.fill(Data::kFloats, dice);
             before.fill(Data::kFloats, dice);
             bias.fill(Data::kFloats, dice);

@@ -13,23 +13,13 @@
 #include <optional>
 
 #include "tests/products.h"
+#include "weft/kernel/calibration.h"
 #include "weft/kernel/sparse.h"
 
 namespace weft::test {
 
-enum class Product { kForward, kBackwardData, kBackwardRagged, kBackwardWeight };
-
-inline constexpr std::array kAllProducts = {Product::kForward, Product::kBackwardData,
-                                            Product::kBackwardRagged, Product::kBackwardWeight};
-
-inline std::string_view name_of(Product product) {
-  static constexpr std::array<std::string_view, kAllProducts.size()> kNames = {
-      "forward", "backward data", "backward data, ragged", "backward weight"};
-  return kNames[static_cast<size_t>(product)];
-}
-
 struct Linear {
-  Product product = Product::kForward;
+  ProductKind product = ProductKind::kForward;
   Pattern pattern{2, 4};
   PackTile tile;
   int64_t rows = 0, depth = 0, cols = 0;
@@ -44,7 +34,7 @@ struct Linear {
   std::string str() const {
     return fmt::format(
         "{} {} {}, {} rows, depth {}, {} cols, tile {} x {}, {}{}{}{}, gap {}, seed {} stream {}",
-        name_of(product), pattern.str(), value_type == ValueType::kF32 ? "fp32" : "bf16", rows,
+        kind_name(product), pattern.str(), value_type == ValueType::kF32 ? "fp32" : "bf16", rows,
         depth, cols, tile.depth, tile.width, data == Data::kIntegers ? "integers" : "floats",
         fill == Fill::kFull ? "" : ", not full", bias ? ", bias" : "", beta == 0 ? "" : ", beta 1",
         gap, test_seed(), stream);
@@ -69,64 +59,64 @@ class LinearProblem {
   // W [outs, ins], or G [tokens, outs].
   Sparse& sparse() { return sparse_; }
   // x [tokens, ins], or g [tokens, outs].
-  Guarded& dense() { return dense_; }
+  TestMatrix& dense() { return dense_; }
 
   void repack(PackTile tile) {
     const PanelOptions options = {pack_pattern(), tile, linear_.value_type,
-                                  linear_.product == Product::kBackwardRagged};
-    packed_ = linear_.product == Product::kForward
+                                  linear_.product == ProductKind::kBackwardDataRagged};
+    packed_ = linear_.product == ProductKind::kForward
                   ? pack_panels(sparse_.weights.view(), sparse_.mask, options)
                   : pack_panels_transposed(sparse_.weights.view(), sparse_.mask, options);
   }
   void use(PackedMatrix packed) { packed_ = std::move(packed); }
 
   // What the output holds before the product: NaN if that is not to be read.
-  Guarded output() const {
-    Guarded y = draw_output_shape();
+  TestMatrix output() const {
+    TestMatrix y = draw_output_shape();
     for (int64_t r = 0; r < output_rows(); ++r) {
       for (int64_t c = 0; c < output_cols(); ++c) y.at(r, c) = before_.at(r, c);
     }
     return y;
   }
   int64_t output_rows() const {
-    return linear_.product == Product::kBackwardWeight ? linear_.rows : linear_.cols;
+    return linear_.product == ProductKind::kBackwardWeight ? linear_.rows : linear_.cols;
   }
   int64_t output_cols() const {
-    return linear_.product == Product::kBackwardWeight ? linear_.cols : linear_.rows;
+    return linear_.product == ProductKind::kBackwardWeight ? linear_.cols : linear_.rows;
   }
 
-  void run(Guarded& y) const {
+  void run(TestMatrix& y) const {
     switch (linear_.product) {
-      case Product::kForward:
+      case ProductKind::kForward:
         return sparse_forward(dense_.view(), packed_, linear_.bias ? bias_.data() : nullptr,
                               linear_.beta, y.view());
-      case Product::kBackwardData:
-      case Product::kBackwardRagged:
+      case ProductKind::kBackwardData:
+      case ProductKind::kBackwardDataRagged:
         return sparse_backward_data(dense_.view(), packed_, linear_.beta, y.view());
-      case Product::kBackwardWeight:
+      case ProductKind::kBackwardWeight:
         return sparse_backward_weight(packed_, dense_.view(), linear_.beta, y.view());
     }
   }
   std::vector<uint32_t> result() const {
-    Guarded y = output();
+    TestMatrix y = output();
     run(y);
     EXPECT_EQ(y.damage(), "") << linear_.str();
     return y.bits();
   }
 
-  Expected expected() const {
-    Expected want(output_rows(), output_cols());
+  ExpectedMatrix expected() const {
+    ExpectedMatrix want(output_rows(), output_cols());
     for (const Sparse::Entry& e : sparse_.entries(linear_.value_type)) {
       for (int64_t c = 0; c < linear_.cols; ++c) {
         switch (linear_.product) {
-          case Product::kForward:  // y[token, out] += x[token, in] * W[out, in]
+          case ProductKind::kForward:  // y[token, out] += x[token, in] * W[out, in]
             want.add(c, e.row, dense_.at(c, e.col), e.value);
             break;
-          case Product::kBackwardData:
-          case Product::kBackwardRagged:  // dx[token, in] += g[token, out] * W[out, in]
+          case ProductKind::kBackwardData:
+          case ProductKind::kBackwardDataRagged:  // dx[token, in] += g[token, out] * W[out, in]
             want.add(c, e.col, dense_.at(c, e.row), e.value);
             break;
-          case Product::kBackwardWeight:  // dw[out, in] += G[token, out] * x[token, in]
+          case ProductKind::kBackwardWeight:  // dw[out, in] += G[token, out] * x[token, in]
             want.add(e.col, c, e.value, dense_.at(e.row, c));
             break;
         }
@@ -155,10 +145,10 @@ class LinearProblem {
   // Whether output [r, c] keeps a weight for element [i, j] of the dense operand.
   bool keeps(int64_t r, int64_t c, int64_t i, int64_t j) const {
     switch (linear_.product) {
-      case Product::kForward: return r == i && sparse_.mask.at(c, j);
-      case Product::kBackwardData:
-      case Product::kBackwardRagged: return r == i && sparse_.mask.at(j, c);
-      case Product::kBackwardWeight: return c == j && sparse_.mask.at(i, r);
+      case ProductKind::kForward: return r == i && sparse_.mask.at(c, j);
+      case ProductKind::kBackwardData:
+      case ProductKind::kBackwardDataRagged: return r == i && sparse_.mask.at(j, c);
+      case ProductKind::kBackwardWeight: return c == j && sparse_.mask.at(i, r);
     }
     return false;
   }
@@ -167,35 +157,36 @@ class LinearProblem {
   // The transpose of a mask that is shared along inputs shares nothing.
   Pattern pack_pattern() const {
     const Pattern& p = linear_.pattern;
-    return linear_.product == Product::kBackwardRagged ? Pattern(p.keep(), p.group()) : p;
+    return linear_.product == ProductKind::kBackwardDataRagged ? Pattern(p.keep(), p.group()) : p;
   }
 
   Mask mask() {
     const Linear& l = linear_;
     switch (l.product) {
-      case Product::kForward: return draw_mask(l.rows, l.depth, l.pattern, l.fill, dice_);
-      case Product::kBackwardData:
+      case ProductKind::kForward: return draw_mask(l.rows, l.depth, l.pattern, l.fill, dice_);
+      case ProductKind::kBackwardData:
         return draw_transposable_mask(l.depth, l.rows, l.pattern, l.fill, dice_);
-      case Product::kBackwardRagged: return draw_mask(l.depth, l.rows, l.pattern, l.fill, dice_);
-      case Product::kBackwardWeight:
+      case ProductKind::kBackwardDataRagged:
+        return draw_mask(l.depth, l.rows, l.pattern, l.fill, dice_);
+      case ProductKind::kBackwardWeight:
         return draw_mask(l.rows, l.depth, l.pattern, l.fill, dice_).transposed();
     }
     return {};
   }
 
-  Guarded draw_dense() {
-    const bool weight = linear_.product == Product::kBackwardWeight;
-    Guarded dense(weight ? linear_.depth : linear_.cols, weight ? linear_.cols : linear_.depth,
-                  linear_.gap, dice_.below(2));
+  TestMatrix draw_dense() {
+    const bool weight = linear_.product == ProductKind::kBackwardWeight;
+    TestMatrix dense(weight ? linear_.depth : linear_.cols, weight ? linear_.cols : linear_.depth,
+                     linear_.gap, dice_.below(2));
     dense.fill(linear_.data, dice_);
     return dense;
   }
-  Guarded draw_output_shape() const {
-    return Guarded(output_rows(), output_cols(), linear_.gap,
-                   static_cast<int64_t>(linear_.stream % 2));
+  TestMatrix draw_output_shape() const {
+    return TestMatrix(output_rows(), output_cols(), linear_.gap,
+                      static_cast<int64_t>(linear_.stream % 2));
   }
-  Guarded draw_output() {
-    Guarded y = draw_output_shape();
+  TestMatrix draw_output() {
+    TestMatrix y = draw_output_shape();
     if (linear_.beta == 0) {
       y.fill(NAN);
     } else {
@@ -207,9 +198,9 @@ class LinearProblem {
   Linear linear_;
   Dice dice_;
   Sparse sparse_;
-  Guarded dense_;
-  Guarded bias_;
-  Guarded before_;
+  TestMatrix dense_;
+  TestMatrix bias_;
+  TestMatrix before_;
   PackedMatrix packed_;
 };
 
@@ -217,11 +208,11 @@ class LinearProblem {
 // that have fused multiply-add, and on all that have not.
 inline void expect_right(const LinearProblem& problem) {
   const std::string trace = problem.linear().str();
-  const Expected want = problem.expected();
+  const ExpectedMatrix want = problem.expected();
   const std::vector<uint32_t> inputs = problem.inputs();
   std::array<std::optional<std::vector<uint32_t>>, 2> first;  // fused or not
   for_each_isa([&](const std::string& isa) {
-    Guarded y = problem.output();
+    TestMatrix y = problem.output();
     problem.run(y);
     ASSERT_EQ(mismatch(y.view(), want, problem.linear().data), "") << trace << ", " << isa;
     ASSERT_EQ(y.damage(), "") << trace << ", " << isa;

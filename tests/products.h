@@ -1,5 +1,5 @@
-// What tests of products share: operands between guards, masks of every pattern, naive answers in
-// double, and the one comparator. It has its own tests, in kernel_test.cpp.
+// What tests of products share: matrices between guards, masks of every pattern, and the one
+// comparator. They have their own tests, in kernel_test.cpp.
 //
 // Everything drawn is a function of (WEFT_TEST_SEED, stream), and traces print both.
 #pragma once
@@ -78,50 +78,59 @@ inline float draw(Data data, Dice& dice) {
 // A matrix whose rows lie `gap` elements apart, with guards before, between and behind them. Guards
 // are NaN: who reads one and uses it, shows it. Who writes one is found by damage(). Under the
 // address sanitizer whoever touches one is stopped, to 8 bytes: rows that do not begin on such a
-// boundary have part of the guard before them unwatched.
-class Guarded {
+// boundary have part of the guard before them unwatched. `shift` moves the matrix by as many
+// elements.
+class TestMatrix {
  public:
   static constexpr uint32_t kGuard = 0x7fc57a6b;
   static constexpr int64_t kMargin = 64;
 
-  Guarded(int64_t rows, int64_t cols, int64_t gap = 0, int64_t shift = 0)
-      : rows_(rows),
-        cols_(cols),
-        stride_(cols + gap),
+  const int64_t rows, cols, stride;
+
+  TestMatrix(int64_t rows, int64_t cols, int64_t gap = 0, int64_t shift = 0)
+      : rows(rows),
+        cols(cols),
+        stride(cols + gap),
         begin_(kMargin + shift),
-        size_(begin_ + rows * stride_ + kMargin),
+        size_(begin_ + rows * stride + kMargin),
         all_(new float[static_cast<size_t>(size_)]) {
     std::fill_n(all_.get(), size_, std::bit_cast<float>(kGuard));
-    watch(true);
+    watch();
   }
-  Guarded(Guarded&&) = default;
-  ~Guarded() {
-    if (all_) watch(false);
-  }
-
-  MatrixView<float> view() { return {all_.get() + begin_, rows_, cols_, stride_}; }
-  MatrixView<const float> view() const { return {all_.get() + begin_, rows_, cols_, stride_}; }
-  float* data() { return all_.get() + begin_; }
-  const float* data() const { return all_.get() + begin_; }
-  float& at(int64_t r, int64_t c) { return all_[static_cast<size_t>(begin_ + r * stride_ + c)]; }
-  float at(int64_t r, int64_t c) const {
-    return all_[static_cast<size_t>(begin_ + r * stride_ + c)];
-  }
-
-  void fill(Data data, Dice& dice) {
-    for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t c = 0; c < cols_; ++c) at(r, c) = draw(data, dice);
+  TestMatrix(TestMatrix&&) = default;
+  TestMatrix(const TestMatrix& other)
+      : TestMatrix(other.rows, other.cols, other.stride - other.cols, other.begin_ - kMargin) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) at(r, c) = other.at(r, c);
     }
   }
+  ~TestMatrix() {
+    if (all_ && __asan_unpoison_memory_region != nullptr) {
+      __asan_unpoison_memory_region(all_.get(), static_cast<size_t>(size_) * sizeof(float));
+    }
+  }
+
+  float* data() { return all_.get() + begin_; }
+  const float* data() const { return all_.get() + begin_; }
+  MatrixView<float> view() { return {data(), rows, cols, stride}; }
+  MatrixView<const float> view() const { return {data(), rows, cols, stride}; }
+  float& at(int64_t r, int64_t c) { return data()[r * stride + c]; }
+  float at(int64_t r, int64_t c) const { return data()[r * stride + c]; }
+
   void fill(float value) {
-    for (int64_t r = 0; r < rows_; ++r) std::fill_n(&at(r, 0), cols_, value);
+    for (int64_t r = 0; r < rows; ++r) std::fill_n(&at(r, 0), cols, value);
+  }
+  void fill(Data data, Dice& dice) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) at(r, c) = draw(data, dice);
+    }
   }
 
   std::vector<uint32_t> bits() const {
     std::vector<uint32_t> bits;
-    bits.reserve(static_cast<size_t>(rows_ * cols_));
-    for (int64_t r = 0; r < rows_; ++r) {
-      for (int64_t c = 0; c < cols_; ++c) bits.push_back(std::bit_cast<uint32_t>(at(r, c)));
+    bits.reserve(static_cast<size_t>(rows * cols));
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) bits.push_back(std::bit_cast<uint32_t>(at(r, c)));
     }
     return bits;
   }
@@ -130,7 +139,7 @@ class Guarded {
   std::string damage() const {
     for (int64_t i = 0; i < size_; ++i) {
       const int64_t at = i - begin_;
-      const bool inside = at >= 0 && at < rows_ * stride_ && at % stride_ < cols_;
+      const bool inside = at >= 0 && at < rows * stride && at % stride < cols;
       if (!inside && std::bit_cast<uint32_t>(all_[static_cast<size_t>(i)]) != kGuard) {
         return fmt::format("the guard at {} from the first element is {}", at,
                            all_[static_cast<size_t>(i)]);
@@ -141,28 +150,29 @@ class Guarded {
 
   // Whether a sanitizer watches the guards; element `at` counted from the first of the matrix.
   bool watched(int64_t at) const {
-    return __asan_address_is_poisoned != nullptr &&
-           __asan_address_is_poisoned(all_.get() + begin_ + at) != 0;
+    return __asan_address_is_poisoned != nullptr && __asan_address_is_poisoned(data() + at) != 0;
   }
 
  private:
-  void watch(bool on) {
-    const auto action = on ? __asan_poison_memory_region : __asan_unpoison_memory_region;
-    if (action == nullptr) return;
-    action(all_.get(), static_cast<size_t>(size_) * sizeof(float));
-    for (int64_t r = 0; r < rows_ && cols_ > 0; ++r) {
-      __asan_unpoison_memory_region(data() + r * stride_,
-                                    static_cast<size_t>(cols_) * sizeof(float));
+  void watch() {
+    if (__asan_poison_memory_region == nullptr) return;
+    __asan_poison_memory_region(all_.get(), static_cast<size_t>(size_) * sizeof(float));
+    for (int64_t r = 0; r < rows && cols > 0; ++r) {
+      __asan_unpoison_memory_region(&at(r, 0), static_cast<size_t>(cols) * sizeof(float));
     }
   }
 
-  int64_t rows_, cols_, stride_, begin_, size_;
+  int64_t begin_, size_;
   std::unique_ptr<float[]> all_;
 };
 
+inline bool same_bits(const TestMatrix& a, const TestMatrix& b) {
+  return a.rows == b.rows && a.cols == b.cols && a.bits() == b.bits();
+}
+
 // A matrix and what is kept of it. What is not kept is NaN: no packer may take it.
 struct Sparse {
-  Guarded weights;
+  TestMatrix weights;
   Mask mask;
 
   struct Entry {
@@ -186,7 +196,7 @@ struct Sparse {
 };
 
 inline Sparse draw_sparse(Mask mask, Data data, Dice& dice, int64_t gap = 0) {
-  Guarded weights(mask.rows(), mask.cols(), gap);
+  TestMatrix weights(mask.rows(), mask.cols(), gap);
   for (int64_t r = 0; r < mask.rows(); ++r) {
     for (int64_t c = 0; c < mask.cols(); ++c) {
       weights.at(r, c) = mask.at(r, c) ? draw(data, dice) : NAN;
@@ -264,52 +274,53 @@ inline Mask draw_transposable_mask(int64_t rows, int64_t cols, const Pattern& pa
 
 // ---- the comparator
 
-// A product in double, with what its rounding errors are measured by: the terms of each element and
-// the sum of their magnitudes.
+// What one element of a result should be, in double, and how far a sum of that many products in
+// fp32 may be from it, in any order and fused or not: gamma_n times the sum of their magnitudes
+// (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). The double itself is wrong
+// by 2^-29 of that at most, for which n counts one term more.
 struct Expected {
-  int64_t rows = 0, cols = 0;
-  std::vector<double> values, magnitudes;
-  std::vector<int> terms;
+  double value = 0;
+  double magnitude = 0;
+  int64_t terms = 0;
 
-  Expected(int64_t rows, int64_t cols)
-      : rows(rows),
-        cols(cols),
-        values(static_cast<size_t>(rows * cols)),
-        magnitudes(values.size()),
-        terms(values.size()) {}
-
-  void add(int64_t r, int64_t c, double a, double b) {
-    const auto i = static_cast<size_t>(r * cols + c);
-    values[i] += a * b;
-    magnitudes[i] += std::abs(a * b);
-    ++terms[i];
+  void add(double term) {
+    value += term;
+    magnitude += std::abs(term);
+    ++terms;
   }
-
-  // A sum of n products in fp32, in any order, fused or not, is within gamma_n times the sum of
-  // their magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). The
-  // double behind it is wrong by 2^-29 of that at most, for which the bound has one term more.
-  double bound(size_t i) const {
-    const double nu = (terms[i] + 1) * 0x1p-24;
-    return nu / (1 - nu) * magnitudes[i];
+  double bound() const {
+    const double nu = static_cast<double>(terms + 1) * 0x1p-24;
+    return nu / (1 - nu) * magnitude;
   }
 };
 
-// Nothing if `got` is right, or the element that is worst, measured by its bound. Integers must be
-// equal; so must what is infinite, and NaN stands for NaN.
-inline std::string mismatch(MatrixView<const float> got, const Expected& want, Data data) {
-  if (got.rows != want.rows || got.cols != want.cols) {
-    return fmt::format("{} x {} where {} x {} was expected", got.rows, got.cols, want.rows,
-                       want.cols);
+struct ExpectedMatrix {
+  int64_t rows, cols;
+  std::vector<Expected> elements;
+
+  ExpectedMatrix(int64_t rows, int64_t cols)
+      : rows(rows), cols(cols), elements(static_cast<size_t>(rows * cols)) {}
+
+  Expected& at(int64_t r, int64_t c) { return elements[static_cast<size_t>(r * cols + c)]; }
+  const Expected& at(int64_t r, int64_t c) const {
+    return elements[static_cast<size_t>(r * cols + c)];
   }
+  void add(int64_t r, int64_t c, double a, double b) { at(r, c).add(a * b); }
+};
+
+// Nothing if `got` is right, or the element that is worst, measured by its bound. Integers must be
+// equal; so must what is infinite, and NaN stands for NaN. expected(r, c) is an Expected.
+template <typename F>
+std::string mismatch(MatrixView<const float> got, const F& expected, Data data) {
   double worst = 0;
   int64_t wrong = 0;
   std::string what;
-  for (int64_t r = 0; r < want.rows; ++r) {
-    for (int64_t c = 0; c < want.cols; ++c) {
-      const auto i = static_cast<size_t>(r * want.cols + c);
-      const double a = got.at(r, c), b = want.values[i];
+  for (int64_t r = 0; r < got.rows; ++r) {
+    for (int64_t c = 0; c < got.cols; ++c) {
+      const Expected want = expected(r, c);
+      const double a = got.at(r, c), b = want.value;
       if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-      const double bound = data == Data::kIntegers ? 0.0 : want.bound(i);
+      const double bound = data == Data::kIntegers ? 0.0 : want.bound();
       const double error = std::abs(a - b);
       if (std::isfinite(b) && error <= bound) continue;  // false for NaN
       ++wrong;
@@ -318,10 +329,21 @@ inline std::string mismatch(MatrixView<const float> got, const Expected& want, D
       if (wrong > 1 && !(times > worst)) continue;
       worst = times;
       what = fmt::format("worst at [{}, {}]: got {}, expected {}, {} terms, bound {:.3g}", r, c, a,
-                         b, want.terms[i], bound);
+                         b, want.terms, bound);
     }
   }
-  return wrong == 0 ? "" : fmt::format("{} of {} wrong, {}", wrong, want.values.size(), what);
+  return wrong == 0 ? ""
+                    : fmt::format("{} of {} wrong, {}, seed {}", wrong, got.rows * got.cols, what,
+                                  test_seed());
+}
+
+inline std::string mismatch(MatrixView<const float> got, const ExpectedMatrix& want, Data data) {
+  if (got.rows != want.rows || got.cols != want.cols) {
+    return fmt::format("{} x {} where {} x {} was expected", got.rows, got.cols, want.rows,
+                       want.cols);
+  }
+  const auto expected = [&](int64_t r, int64_t c) -> const Expected& { return want.at(r, c); };
+  return mismatch(got, expected, data);
 }
 
 // The first element whose bits differ, or nothing.

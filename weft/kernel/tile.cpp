@@ -1,3 +1,11 @@
+// How wide and deep a panel of the dense operand is.
+//
+// Width: as many vectors as the registers hold beside each other (panel_kernel.cpp). Depth: what
+// then fits L1, beside the lines of the pack and of C that pass through. A sparser matrix has fewer
+// entries per row of a panel to pay for loading and storing a row of C, so its panels are deeper
+// and narrower, and may be a little larger than L1 would hold at ease.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "weft/core/error.h"
@@ -5,15 +13,38 @@
 #include "weft/kernel/sparse.h"
 
 namespace weft {
+namespace {
+
+int vector_floats() {
+  const std::string isa = current_isa();
+  if (isa.starts_with("avx3")) return 16;
+  return isa == "avx2" ? 8 : 4;
+}
+
+int l1_bytes() {
+  static const long bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+  return bytes >= (16 << 10) && bytes <= (512 << 10) ? static_cast<int>(bytes) : 32 << 10;
+}
+
+// Vectors in a row of a panel.
+int vectors(double density, int share) {
+  const bool many_registers = vector_floats() == 16;
+  if (share == 1) return density > 0.1 ? 6 : 4;
+  if (share == 2) return many_registers ? 8 : 6;
+  return many_registers ? 6 : 2;
+}
+
+}  // namespace
 
 PackTile tile_for(double density, int share, int group) {
-  (void)density;
-  const char* w = std::getenv("TW");
-  const char* k = std::getenv("TK");
-  int width = w ? atoi(w) : (share == 1 ? 64 : share == 2 ? 32 : 16);
-  int depth = k ? atoi(k) : 24576 / (width * 4);
-  depth = std::max(group, depth / group * group);
-  return {depth, width};
+  WEFT_CHECK(density >= 0.0 && density <= 1.0 && share >= 1 && group >= 1,
+             "no tile for a density of {}, {} rows that share, groups of {}", density, share,
+             group);
+  constexpr int kLine = 16;  // floats
+  const int width = std::max(kLine, vectors(density, share) * vector_floats());
+  const int budget = density > 0.1 ? l1_bytes() / 4 * 3 : l1_bytes();
+  const int depth = std::min(budget, 1 << 16) / (width * 4);
+  return {std::max(depth / group, 1) * group, width};
 }
 
 }  // namespace weft

@@ -4,57 +4,69 @@
 #include <atomic>
 
 #include "weft/core/bits.h"
+#include "weft/core/error.h"
 #include "weft/core/parallel.h"
 
 namespace weft {
 namespace {
 
-// How many of each `group` bits are set, in fields of `group` bits; group is 4, 8 or 16.
-uint64_t field_counts(uint64_t bits, int group) {
-  bits -= (bits >> 1) & 0x5555555555555555;
-  bits = (bits & 0x3333333333333333) + ((bits >> 2) & 0x3333333333333333);
-  if (group == 4) return bits;
-  bits = (bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0f;
-  if (group == 8) return bits;
-  return (bits + (bits >> 8)) & 0x00ff00ff00ff00ff;
-}
+// Asks of all groups of a word at once, where groups tile words: one after the other they would
+// take as long as packing. A field is the bits of a group.
+class WordCounter {
+ public:
+  explicit WordCounter(const Pattern& pattern)
+      : keep_(static_cast<uint64_t>(pattern.keep())), group_(pattern.group()) {
+    if (64 % group_ != 0) return;
+    for (int at = 0; at < 64; at += group_) ones_ |= uint64_t{1} << at;
+    tops_ = ones_ << (group_ - 1);
+  }
 
-// Whether each of the fields of 64 bits counts from `least` to `most`: none of the subtractions may
-// borrow into the highest bit of its field.
-bool fields_within(uint64_t bits, int group, int least, int most) {
-  const uint64_t ones = ~uint64_t{0} / ((uint64_t{1} << group) - 1);
-  const uint64_t high = ones << (group - 1);
-  const uint64_t counts = field_counts(bits, group);
-  const uint64_t not_above = (ones * static_cast<uint64_t>(most) | high) - counts;
-  const uint64_t not_below = (counts | high) - ones * static_cast<uint64_t>(least);
-  return (not_above & not_below & high) == high;
-}
+  bool tiles() const { return ones_ != 0; }
 
-// Calls body(first column, width, kept) for the groups of a row until it returns false. Groups that
-// keep from `least` to `most` may be left out: words full of them are passed over at once, since a
-// call per group would take as long as packing.
-template <typename Body>
-bool for_each_group(const Mask& mask, int64_t row, int group, int64_t segment, int least, int most,
-                    Body body) {
-  const bool fields = group == 4 || group == 8 || group == 16;
-  const bool tiles = 64 % group == 0;
-  const uint64_t ones = group == 64 ? ~uint64_t{0} : (uint64_t{1} << group) - 1;
+  // Some group keeps more than `keep`: what is added carries into its top bit exactly then.
+  bool crowded(uint64_t word) const {
+    return keep_ < static_cast<uint64_t>(group_) &&
+           ((counts(word) + tops_ - ones_ - ones_ * keep_) & tops_) != 0;
+  }
+  // No group keeps fewer.
+  bool full(uint64_t word) const {
+    return ((counts(word) + tops_ - ones_ * keep_) & tops_) == tops_;
+  }
+
+ private:
+  // The kept of every group, in its field.
+  uint64_t counts(uint64_t word) const {
+    constexpr uint64_t kHalves[] = {0x5555555555555555, 0x3333333333333333, 0x0f0f0f0f0f0f0f0f,
+                                    0x00ff00ff00ff00ff, 0x0000ffff0000ffff, 0x00000000ffffffff};
+    for (int size = 1, i = 0; size < group_; size *= 2, ++i) {
+      word = (word & kHalves[i]) + (word >> size & kHalves[i]);
+    }
+    return word;
+  }
+
+  uint64_t keep_;
+  int group_;
+  uint64_t ones_ = 0;  // the lowest bit of every field; 0 if groups do not tile words
+  uint64_t tops_ = 0;  // the highest
+};
+
+// Calls word(bits) for 64 columns of whole groups, and group(first column, width,
+// kept) for what is left, until one returns true; whether one did.
+template <typename Word, typename Group>
+bool any_in_row(const Mask& mask, int64_t row, const Pattern& pattern, int64_t segment, bool tiles,
+                Word word, Group group) {
   for (int64_t begin = 0; begin < mask.cols(); begin += segment) {
     const int64_t end = begin + segment;
     int64_t col = begin;
     for (; tiles && col + 64 <= end; col += 64) {
-      const uint64_t word = mask.bits(row, col, 64);
-      if (fields && fields_within(word, group, least, most)) continue;
-      for (int at = 0; at < 64; at += group) {
-        if (!body(col + at, group, popcount64((word >> at) & ones))) return false;
-      }
+      if (word(mask.bits(row, col, 64))) return true;
     }
-    for (; col < end; col += group) {
-      const int width = static_cast<int>(std::min<int64_t>(group, end - col));
-      if (!body(col, width, popcount64(mask.bits(row, col, width)))) return false;
+    for (; col < end; col += pattern.group()) {
+      const int width = static_cast<int>(std::min<int64_t>(pattern.group(), end - col));
+      if (group(col, width, popcount64(mask.bits(row, col, width)))) return true;
     }
   }
-  return true;
+  return false;
 }
 
 // The lowest row for which `bad` holds; rows() if there is none.
@@ -79,29 +91,61 @@ int64_t first_row_where(int64_t rows, Bad bad) {
 std::optional<CrowdedGroup> crowded_group(const Mask& mask, const Pattern& pattern,
                                           int64_t segment) {
   std::optional<CrowdedGroup> found;
-  const auto crowded = [&](int64_t row, std::optional<CrowdedGroup>& where) {
-    return !for_each_group(mask, row, pattern.group(), segment, 0, pattern.keep(),
-                           [&](int64_t col, int width, int kept) {
-                             if (kept <= pattern.keep()) return true;
-                             where = CrowdedGroup{row, col, col + width - 1};
-                             return false;
-                           });
-  };
+  if (mask.cols() == 0) return found;  // a header from outside may name any number of empty rows
+  const WordCounter counter(pattern);
+  const auto crowded = [&](int64_t, int, int kept) { return kept > pattern.keep(); };
   const int64_t row = first_row_where(mask.rows(), [&](int64_t r) {
-    std::optional<CrowdedGroup> ignored;
-    return crowded(r, ignored);
+    return any_in_row(
+        mask, r, pattern, segment, counter.tiles(),
+        [&](uint64_t bits) { return counter.crowded(bits); }, crowded);
   });
-  if (row < mask.rows()) crowded(row, found);
+  if (row == mask.rows()) return found;
+  any_in_row(  // that row once more, group by group
+      mask, row, pattern, segment, false, [](uint64_t) { return false; },
+      [&](int64_t col, int width, int kept) {
+        if (crowded(col, width, kept)) found = CrowdedGroup{row, col, col + width - 1};
+        return found.has_value();
+      });
   return found;
 }
 
 bool every_group_is_full(const Mask& mask, const Pattern& pattern, int64_t segment) {
+  if (mask.cols() == 0) return true;
+  const WordCounter counter(pattern);
   return first_row_where(mask.rows(), [&](int64_t r) {
-           return !for_each_group(mask, r, pattern.group(), segment, pattern.keep(),
-                                  pattern.group(), [&](int64_t, int width, int kept) {
-                                    return kept >= std::min(width, pattern.keep());
-                                  });
+           return any_in_row(
+               mask, r, pattern, segment, counter.tiles(),
+               [&](uint64_t bits) { return !counter.full(bits); },
+               [&](int64_t, int width, int kept) {
+                 return kept < std::min(width, pattern.keep());
+               });
          }) == mask.rows();
+}
+
+void require_groups(const Mask& mask, const Pattern& pattern, int64_t segment) {
+  const auto crowded = crowded_group(mask, pattern, segment);
+  if (!crowded) return;
+  throw Error(fmt::format("row {}, columns {} to {}: more than {} kept, so it is not {}",
+                          crowded->row, crowded->first_col, crowded->last_col, pattern.keep(),
+                          pattern.str()));
+}
+
+void require_sharing(const Mask& mask, const Pattern& pattern) {
+  if (pattern.share() == 1 || mask.cols() == 0) return;
+  const int64_t group = pattern.group(), block = pattern.block();
+  parallel_for((mask.rows() + block - 1) / block, [&](int64_t item) {
+    // Row by row against the row that shares and stands one group above.
+    const int64_t end = std::min(mask.rows(), (item + 1) * block);
+    for (int64_t row = item * block + group; row < end; ++row) {
+      for (int64_t k = 0; k < mask.cols(); k += 64) {
+        const int width = static_cast<int>(std::min<int64_t>(64, mask.cols() - k));
+        WEFT_CHECK(mask.bits(row - group, k, width) == mask.bits(row, k, width),
+                   "rows {} and {} differ between columns {} and {}: to be packed as {} they must "
+                   "have the same mask",
+                   row - group, row, k, k + width - 1, pattern.str());
+      }
+    }
+  });
 }
 
 }  // namespace weft

@@ -1,4 +1,5 @@
-// Does every group of every row keep at most `keep`? Asked before anything is packed as N:M.
+// Does a mask keep what is promised: at most `keep` per group, the same in rows that share? Asked
+// before anything is packed as N:M, and of every packed buffer that comes from outside.
 #pragma once
 
 #include <optional>
@@ -21,5 +22,11 @@ std::optional<CrowdedGroup> crowded_group(const Mask& mask, const Pattern& patte
 
 // Whether every group keeps exactly `keep`, or all it has.
 bool every_group_is_full(const Mask& mask, const Pattern& pattern, int64_t segment);
+
+// Throws Error that names the first crowded group.
+void require_groups(const Mask& mask, const Pattern& pattern, int64_t segment);
+
+// Throws Error unless the rows that share have equal masks.
+void require_sharing(const Mask& mask, const Pattern& pattern);
 
 }  // namespace weft

@@ -1,9 +1,9 @@
 #include "weft/pack/packed_matrix.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "weft/core/error.h"
 #include "weft/pack/sections.h"
@@ -39,7 +39,7 @@ void check_common(const PackHeader& h) {
              "packed matrix: value type {}, accepted are 1 (fp32) and 2 (bf16)",
              static_cast<int>(h.value_type));
   WEFT_CHECK(h.ragged <= 1, "packed matrix: ragged is {}, accepted are 0 and 1", h.ragged);
-  bool zero = h.zero0 == 0 && h.zero1 == 0;
+  bool zero = h.zero1 == 0;
   for (const uint8_t byte : h.zero2) zero = zero && byte == 0;
   WEFT_CHECK(zero, "packed matrix: reserved bytes of the header are not zero");
   const Pattern pattern(h.keep, h.group, h.share);  // throws if there is no such pattern
@@ -58,22 +58,24 @@ void check_common(const PackHeader& h) {
 }
 
 PackSections panel_sections(const PackHeader& h) {
-  const int64_t tile_bytes = int64_t{h.tile_depth} * h.tile_width * 4;
   WEFT_CHECK(
       h.tile_depth >= 1 && h.tile_width >= 16 && h.tile_width % 16 == 0 &&
           h.tile_depth <= kMaxTileBytes && h.tile_width <= kMaxTileBytes &&
-          tile_bytes <= kMaxTileBytes,
+          int64_t{h.tile_depth} * h.tile_width * 4 <= kMaxTileBytes,
       "packed matrix: a tile of {} x {}, accepted is a width that is a multiple of 16 and at "
       "most 65536 bytes of floats",
       h.tile_depth, h.tile_width);
-  WEFT_CHECK(h.index_bits == 0, "packed matrix: a panel layout with {} index bits", h.index_bits);
+  WEFT_CHECK(h.index_bits == 0 && h.full == 0,
+             "packed matrix: a panel layout with index bits {} and full {}", h.index_bits, h.full);
   PackSections s;
   size_t end = sizeof(PackHeader);
   int64_t starts = 0;
   WEFT_CHECK(!__builtin_mul_overflow(panel_count(h), cell_count(h), &starts),
              "packed matrix of {} x {} overflows", h.rows, h.depth);
   s.starts = add_part(end, starts + 1, sizeof(uint32_t));
+  s.starts_end = end;
   s.indices = add_part(end, h.entries, sizeof(uint16_t));
+  s.indices_end = end;
   s.values = add_part(end, h.entries * h.share, value_bytes(h.value_type));
   s.end = end;
   return s;
@@ -86,20 +88,32 @@ PackSections stream_sections(const PackHeader& h) {
   WEFT_CHECK((1 << bits) >= h.group, "packed matrix: {} index bits for groups of {}", bits,
              h.group);
   WEFT_CHECK(h.ragged == 0, "packed matrix: a stream layout cannot be ragged");
+  WEFT_CHECK(h.full <= 1, "packed matrix: full is {}, accepted are 0 and 1", h.full);
   WEFT_CHECK(h.tile_depth == 0 && h.tile_width == 0, "packed matrix: a stream layout with a tile");
   const int64_t blocks = ceil_div(h.rows, kStreamRows);
   int64_t slots = 0;
-  WEFT_CHECK(!__builtin_mul_overflow(blocks * h.keep, group_count(h), &slots) &&
-                 !__builtin_mul_overflow(slots, int64_t{kStreamRows}, &slots),
+  WEFT_CHECK(!__builtin_mul_overflow(blocks, group_count(h), &slots) &&
+                 !__builtin_mul_overflow(slots, int64_t{h.keep} * kStreamRows, &slots),
              "packed matrix of {} x {} overflows", h.rows, h.depth);
   WEFT_CHECK(h.entries == slots, "packed matrix: {} slots where its shape has {}", h.entries,
              slots);
   PackSections s;
   size_t end = sizeof(PackHeader);
   s.indices = add_part(end, slots / 8 * bits, 1);  // sixteen rows: whole bytes
+  s.indices_end = end;
   s.values = add_part(end, slots, value_bytes(h.value_type));
   s.end = end;
   return s;
+}
+
+struct Gap {
+  size_t begin;
+  size_t end;
+};
+std::vector<Gap> gaps(const PackHeader& h, const PackSections& parts) {
+  std::vector<Gap> found = {{parts.indices_end, parts.values}};
+  if (h.layout == PackLayout::kPanel) found.push_back({parts.starts_end, parts.indices});
+  return found;
 }
 
 }  // namespace
@@ -131,13 +145,7 @@ PackedMatrix PackedMatrix::allocate(const PackHeader& header, PackedMatrix reuse
   std::byte* data = packed.buffer_.data();
   std::memcpy(data, &header, sizeof(header));
   // The gaps between the parts are zero, so that equal matrices have equal bytes.
-  const auto clear_before = [&](size_t part) {
-    const size_t from = part < kCacheLine ? 0 : part - kCacheLine;
-    std::memset(data + std::max(from, sizeof(header)), 0, part - std::max(from, sizeof(header)));
-  };
-  if (header.layout == PackLayout::kPanel) clear_before(parts.starts);
-  clear_before(parts.indices);
-  clear_before(parts.values);
+  for (const auto& [begin, end] : gaps(header, parts)) std::memset(data + begin, 0, end - begin);
   return packed;
 }
 
@@ -150,6 +158,12 @@ PackedMatrix PackedMatrix::from_bytes(std::span<const std::byte> bytes) {
   WEFT_CHECK(bytes.size() == parts.end, "packed matrix: {} bytes where its header asks for {}",
              bytes.size(), parts.end);
   PackedMatrix packed = allocate(header, {});
+  for (const auto& [begin, end] : gaps(header, parts)) {
+    for (size_t i = begin; i < end; ++i) {
+      WEFT_CHECK(bytes[i] == std::byte{0}, "packed matrix: byte {} lies between parts and is not 0",
+                 i);
+    }
+  }
   std::memcpy(packed.buffer_.data(), bytes.data(), bytes.size());
   if (header.layout == PackLayout::kPanel) {
     check_panel_contents(packed);
@@ -196,6 +210,7 @@ StreamView PackedMatrix::stream() const {
   view.groups = group_count(header_);
   view.blocks = ceil_div(header_.rows, kStreamRows);
   view.index_bits = header_.index_bits;
+  view.full = header_.full != 0;
   view.value_type = header_.value_type;
   view.indices = reinterpret_cast<const uint8_t*>(buffer_.data() + parts.indices);
   view.values = buffer_.data() + parts.values;

@@ -51,7 +51,7 @@ struct PackHeader {
   uint8_t keep = 1;
   uint8_t group = 1;
   uint8_t share = 1;
-  uint8_t zero0 = 0;
+  uint8_t full = 0;  // stream only: 1 if every group keeps `keep`, or all that it has
   uint32_t tile_depth = 0;  // panel only
   uint32_t tile_width = 0;  // panel only
   uint32_t zero1 = 0;
@@ -97,6 +97,7 @@ struct StreamView {
   int64_t groups = 0;  // per row
   int64_t blocks = 0;  // of kStreamRows rows
   int index_bits = 4;
+  bool full = false;  // no slot of a whole group is unused
   ValueType value_type = ValueType::kF32;
   // indices: [blocks, groups, keep, 16] of index_bits each, the first row in the lowest bits. A
   // slot that holds nothing has an index past the group (or past the last weight of a short group)

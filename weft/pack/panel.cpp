@@ -12,8 +12,8 @@
 #include "weft/core/bits.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
-#include "weft/mask/solver.h"
 #include "weft/pack/group_check.h"
+#include "weft/pack/largest_of.h"
 #include "weft/pack/pack.h"
 #include "weft/pack/sections.h"
 
@@ -35,19 +35,6 @@ PackHeader panel_header(int64_t rows, int64_t depth, const PanelOptions& options
   h.segment = options.segment == 0 ? depth : options.segment;
   sections_of(h);  // throws what is impossible, before anything is counted
   return h;
-}
-
-Pattern pattern_of(const PackHeader& h) { return Pattern(h.keep, h.group, h.share); }
-
-// What is to be packed as N:M must be N:M.
-void check_pattern(const Mask& mask, const PackHeader& header) {
-  if (header.ragged) return;
-  const Pattern pattern = pattern_of(header);
-  const auto crowded = crowded_group(mask, pattern, header.segment);
-  if (!crowded) return;
-  throw Error(fmt::format("row {}, columns {} to {}: more than {} kept, so it is not {}",
-                          crowded->row, crowded->first_col, crowded->last_col, pattern.keep(),
-                          pattern.str()));
 }
 
 // Rows of the packed matrix, of which `mask` holds those from `first` on.
@@ -99,23 +86,6 @@ class PanelPacker {
     const int64_t first = cell / group * share * group + cell % group;
     const int64_t count = first >= header_.rows ? 0 : (header_.rows - 1 - first) / group + 1;
     return {first, group, std::min(share, count)};
-  }
-
-  void check_sharing(const MaskRows& mask, int64_t item) const {
-    for (int64_t cell = item_begin(item); cell < item_end(item); ++cell) {
-      const Members rows = members(cell);
-      for (int64_t m = 1; m < rows.count; ++m) {
-        const int64_t other = rows.first_row + m * rows.stride;
-        for (int64_t k = 0; k < header_.depth; k += 64) {
-          const int width = static_cast<int>(std::min<int64_t>(64, header_.depth - k));
-          WEFT_CHECK(
-              mask.bits(rows.first_row, k, width) == mask.bits(other, k, width),
-              "rows {} and {} differ between columns {} and {}: to be packed as {} they must "
-              "have the same mask",
-              rows.first_row, other, k, k + width - 1, pattern_of(header_).str());
-        }
-      }
-    }
   }
 
   // The entries of the cells of one item, before the sum is taken.
@@ -280,13 +250,11 @@ class PanelPacker {
 PackedMatrix pack_masked(const Weights& weights, const Mask& mask, const PanelOptions& options,
                          PackedMatrix reuse) {
   const PackHeader header = panel_header(mask.rows(), mask.cols(), options);
-  check_pattern(mask, header);
+  if (!options.ragged) require_groups(mask, options.pattern, header.segment);
+  require_sharing(mask, options.pattern);
   PanelPacker packer(header);
   const MaskRows rows{mask};
-  parallel_for(packer.items(), [&](int64_t item) {
-    packer.check_sharing(rows, item);
-    packer.count(rows, item);
-  });
+  parallel_for(packer.items(), [&](int64_t item) { packer.count(rows, item); });
   PackedMatrix packed = packer.allocate(std::move(reuse));
   parallel_for(packer.items(), [&](int64_t item) { packer.fill(rows, weights, item, packed); });
   return packed;
@@ -295,29 +263,6 @@ PackedMatrix pack_masked(const Weights& weights, const Mask& mask, const PanelOp
 void check_sizes(MatrixView<const float> w, const Mask& mask) {
   WEFT_CHECK(w.rows == mask.rows() && w.cols == mask.cols(),
              "weights of {} x {} with a mask of {} x {}", w.rows, w.cols, mask.rows(), mask.cols());
-}
-
-// The magnitude mask of some rows: one segment after the other, since groups do not straddle them.
-Mask largest_of(MatrixView<const float> rows, const Pattern& pattern, int64_t segment) {
-  const Solver& magnitude = solver("magnitude");
-  const WeightShape shape{rows.rows, segment, 1};
-  Mask mask(rows.rows, rows.cols);
-  std::vector<float> taken(static_cast<size_t>(rows.rows * segment));
-  for (int64_t begin = 0; begin < rows.cols; begin += segment) {
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      std::memcpy(taken.data() + r * segment, rows.row(r) + begin,
-                  static_cast<size_t>(segment) * sizeof(float));
-    }
-    const Mask part = find_mask(magnitude, taken.data(), shape, pattern);
-    if (segment == rows.cols) return part;
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      for (int64_t c = 0; c < segment; c += 64) {
-        const int width = static_cast<int>(std::min<int64_t>(64, segment - c));
-        mask.put_bits(r, begin + c, width, part.bits(r, c, width));
-      }
-    }
-  }
-  return mask;
 }
 
 }  // namespace
@@ -345,7 +290,7 @@ PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOpti
   const bool whole_groups = header.tile_depth % header.group == 0 &&
                             (header.segment % header.group == 0 || header.segment == header.depth);
   if (!whole_groups) {
-    const Mask mask = largest_of(w, options.pattern, header.segment);
+    const Mask mask = largest_of(w, 0, w.rows, options.pattern, header.segment);
     return pack_masked({w.data, w.row_stride, 1}, mask, options, std::move(reuse));
   }
   PanelPacker packer(header);
@@ -354,7 +299,7 @@ PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOpti
   parallel_for(packer.items(), [&](int64_t item) {
     const int64_t first = packer.members(packer.item_begin(item)).first_row;
     const int64_t rows = std::min(w.rows - first, packer.cells_per_item() * header.share);
-    const Mask mask = largest_of(w.rows_from(first, rows), options.pattern, header.segment);
+    const Mask mask = largest_of(w, first, rows, options.pattern, header.segment);
     packer.fill({mask, first}, {w.data, w.row_stride, 1}, item, packed);
   });
   return packed;
@@ -372,6 +317,8 @@ void check_panel_contents(const PackedMatrix& packed) {
     WEFT_CHECK(
         view.starts[s] <= view.starts[s + 1] && view.starts[s + 1] <= packed.header().entries,
         "packed matrix: cell {} of panel {} ends before it begins", s % view.cells, s / view.cells);
+    WEFT_CHECK(view.starts[s] == view.starts[s + 1] || view.first_row(s % view.cells) < view.rows,
+               "packed matrix: cell {} has entries, but no row", s % view.cells);
     const int64_t begin = s / view.cells * view.tile.depth;
     const int64_t deep = std::min<int64_t>(view.tile.depth, view.depth - begin);
     int64_t last = -1;
@@ -384,7 +331,7 @@ void check_panel_contents(const PackedMatrix& packed) {
       last = k;
     }
   }
-  check_pattern(mask, packed.header());
+  if (!packed.ragged()) require_groups(mask, packed.pattern(), packed.header().segment);
 }
 
 }  // namespace weft

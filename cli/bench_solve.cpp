@@ -1,4 +1,4 @@
-// weft bench: measurements, each against its peer in the same run.
+// weft bench solve: the mask solvers against minimum-cost flow.
 #include <limits>
 
 #include "bench/environment.h"

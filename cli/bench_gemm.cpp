@@ -1,0 +1,197 @@
+// weft bench gemm: the sparse products against the best dense one.
+#include <cmath>
+#include <map>
+
+#include "bench/environment.h"
+#include "bench/gemm.h"
+#include "bench/peers.h"
+#include "cli/progress.h"
+#include "cli/shared.h"
+#include "weft/core/parallel.h"
+#include "weft/report/table.h"
+
+namespace weft::cli {
+namespace {
+
+class BenchGemmCommand : public Command {
+ public:
+  void declare(Flags& flags) override {
+    flags.texts("--shape", "TOKENSxINSxOUTS", shapes_, "Layers to run",
+                problem_in([](const std::string& text) { LayerShape::parse(text); }));
+    flags.texts("--pattern", "N:M[xS]", patterns_, "Patterns to run",
+                problem_in([](const std::string& text) { Pattern::parse(text); }));
+    flags.texts("--op", "NAME", ops_, "Products to run: fwd, bwd_x, bwd_x_ragged, bwd_w",
+                problem_in([](const std::string& text) { parse_kind(text); }));
+    flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
+    flags.integer("--threads", threads_, 0, kMaxThreads,
+                  "Threads; 0 runs with one thread, then with all");
+    flags.flag("--json", json_, "Print JSON");
+  }
+
+  int run() override {
+    bench::GemmPlan plan;
+    for (const std::string& text : shapes_) plan.shapes.push_back(LayerShape::parse(text));
+    for (const std::string& text : patterns_) plan.patterns.push_back(Pattern::parse(text));
+    plan.kinds.clear();
+    for (const std::string& text : ops_) plan.kinds.push_back(parse_kind(text));
+    plan.rounds = static_cast<int>(rounds_);
+    plan.threads = {threads_ == 0 ? 1 : static_cast<int>(threads_)};
+    if (threads_ == 0 && weft::threads() > 1) plan.threads.push_back(weft::threads());
+
+    constexpr uint64_t kSteps = 1000;
+    Progress progress("measuring", kSteps);
+    uint64_t done = 0;
+    const auto records = bench::bench_gemm(plan, [&](double fraction) {
+      const auto reached = static_cast<uint64_t>(fraction * kSteps);
+      progress.add(reached - done);
+      done = reached;
+    });
+    progress.finish();
+    json_ ? report_json(records) : report(records);
+    return 0;
+  }
+
+ private:
+  static ProductKind parse_kind(const std::string& text) {
+    for (const ProductKind kind : kProductKinds) {
+      if (kind_name(kind) == text) return kind;
+    }
+    throw Error(fmt::format("op '{}': accepted are fwd, bwd_x, bwd_x_ragged and bwd_w", text));
+  }
+
+  static std::string pattern_text(const bench::GemmRecord& r) {
+    return r.pattern.str() + (r.values == ValueType::kBf16 ? " bf16" : "");
+  }
+
+  void report(const std::vector<bench::GemmRecord>& records) const {
+    Table table({"op", "pattern", "shape", ">threads", ">dense ms", ">sparse ms", ">ratio (spread)",
+                 ">eff. GFLOP/s", ">real % peak", ">dense % peak", ">pack ms", ">mask ms", "plan"});
+    bool disturbed = false;
+    for (const bench::GemmRecord& r : records) {
+      disturbed = disturbed || r.disturbed();
+      table.add({std::string(kind_name(r.kind)), pattern_text(r), r.shape.str(),
+                 std::to_string(r.threads), fmt::format("{:.3g}", r.dense_ms),
+                 fmt::format("{:.3g}", r.sparse_ms),
+                 fmt::format("{:.2f} ({:.2f}-{:.2f})", r.ratio.median, r.ratio.low, r.ratio.high),
+                 fmt::format("{:.0f}", r.effective_gflops()),
+                 fmt::format("{:.0f}", 100 * r.real_gflops() / r.peak_gflops),
+                 fmt::format("{:.0f}{}", 100 * r.dense_gflops() / r.peak_gflops,
+                             r.disturbed() ? "!" : ""),
+                 fmt::format("{:.3g}", r.pack_ms), fmt::format("{:.3g}", r.mask_ms),
+                 std::string(choice_name(r.plan))});
+    }
+    print(table.str());
+    if (disturbed) {
+      print("\n! the dense product stayed below 80 % of the peak: something disturbed the run\n");
+    }
+    print("\n" + geometric_means(records));
+    report_environment(records);
+  }
+
+  // Over the shapes with many tokens, as the issue of speed is usually put.
+  static std::string geometric_means(const std::vector<bench::GemmRecord>& records) {
+    struct Mean {
+      double log_sum = 0;
+      int count = 0;
+      std::string str() const {
+        return count == 0 ? "-" : fmt::format("{:.2f}", std::exp(log_sum / count));
+      }
+    };
+    std::vector<std::string> order;
+    std::map<std::string, std::map<ProductKind, Mean>> means;
+    for (const bench::GemmRecord& r : records) {
+      if (r.layout != PackLayout::kPanel) continue;
+      const std::string row =
+          fmt::format("{}, {} thread{}", r.pattern.str(), r.threads, r.threads == 1 ? "" : "s");
+      if (!means.contains(row)) order.push_back(row);
+      Mean& mean = means[row][r.kind];
+      mean.log_sum += std::log(r.ratio.median);
+      ++mean.count;
+    }
+    Table table({"geometric mean", ">fwd", ">bwd_x", ">bwd_x_ragged", ">bwd_w"});
+    for (const std::string& row : order) {
+      std::vector<std::string> cells = {row};
+      for (const ProductKind kind : kProductKinds) cells.push_back(means[row][kind].str());
+      table.add(cells);
+    }
+    return order.empty() ? "" : table.str() + "\n";
+  }
+
+  static void report_environment(const std::vector<bench::GemmRecord>& records) {
+    const bench::Environment on = bench::environment();
+    std::string peers;
+    for (const bench::DensePeer& peer : bench::dense_peers().peers) {
+      peers += (peers.empty() ? "" : ", ") + peer.name;
+    }
+    for (const std::string& absent : bench::dense_peers().absent) peers += "; without " + absent;
+    print(
+        fmt::format("dense peer: the fastest of {}\nbf16 dense: {}\n", peers, bf16_text(records)));
+    print(fmt::format("{}, {}, peak {:.0f} GFLOP/s; {}; commit {}\n", on.cpu, on.isa,
+                      records.empty() ? 0.0 : records.front().peak_gflops, on.compiler, on.commit));
+  }
+
+  static std::string bf16_text(const std::vector<bench::GemmRecord>& records) {
+    if (const std::string none = bench::no_bf16(); !none.empty()) return none;
+    std::string text;
+    for (const bench::GemmRecord& r : records) {
+      const std::string one = fmt::format("{} {} x{}: {:.3g} ms ({:.2f} x fp32)", kind_name(r.kind),
+                                          r.shape.str(), r.threads, r.dense_bf16_ms.value_or(0),
+                                          r.dense_ms / r.dense_bf16_ms.value_or(1));
+      if (text.find(one) == std::string::npos) text += (text.empty() ? "" : "; ") + one;
+    }
+    return text;
+  }
+
+  void report_json(const std::vector<bench::GemmRecord>& records) const {
+    const bench::Environment on = bench::environment();
+    Json list = Json::array();
+    for (const bench::GemmRecord& r : records) {
+      list.push_back({{"op", kind_name(r.kind)},
+                      {"pattern", r.pattern.str()},
+                      {"tokens", r.shape.tokens},
+                      {"ins", r.shape.ins},
+                      {"outs", r.shape.outs},
+                      {"threads", r.threads},
+                      {"isa", on.isa},
+                      {"dense_ms", r.dense_ms},
+                      {"sparse_ms", r.sparse_ms},
+                      {"ratio", r.ratio.median},
+                      {"ratio_spread", Json{r.ratio.low, r.ratio.high}},
+                      {"pack_ms", r.pack_ms},
+                      {"mask_ms", r.mask_ms},
+                      {"dense_gflops", r.dense_gflops()},
+                      {"peak_gflops", r.peak_gflops},
+                      {"plan", choice_name(r.plan)},
+                      {"dense_peer", r.dense_peer},
+                      {"disturbed", r.disturbed()},
+                      {"layout", r.layout == PackLayout::kPanel ? "panel" : "stream"},
+                      {"values", r.values == ValueType::kF32 ? "fp32" : "bf16"},
+                      {"dense_bf16_ms", r.dense_bf16_ms ? Json(*r.dense_bf16_ms) : Json(nullptr)},
+                      {"rounds", rounds_},
+                      {"cpu", on.cpu},
+                      {"compiler", on.compiler},
+                      {"commit", on.commit}});
+    }
+    print_json(list);
+  }
+
+  std::vector<std::string> shapes_ = {"2048x768x3072", "2048x3072x768", "2048x1024x4096",
+                                      "2048x4096x1024", "2048x2048x2048"};
+  std::vector<std::string> patterns_ = {"2:4", "2:4x2", "1:4", "2:8", "1:4x2", "1:8", "1:16"};
+  std::vector<std::string> ops_ = {"fwd", "bwd_x", "bwd_x_ragged", "bwd_w"};
+  int64_t rounds_ = 5, threads_ = 0;
+  bool json_ = false;
+};
+
+}  // namespace
+
+CommandEntry bench_gemm_command() {
+  return {"bench gemm", "Sparse products against the best dense product",
+          "  weft bench gemm\n"
+          "  weft bench gemm --json --shape 2048x768x3072 --pattern 2:4 --pattern 1:8\n"
+          "  weft bench gemm --shape 1x4096x4096 --shape 4x4096x4096 --pattern 2:4   # few tokens\n"
+          "  WEFT_ISA=avx2 weft bench gemm --threads 1",
+          std::make_unique<BenchGemmCommand>()};
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,56 @@
+// weft kernels: the table of kernels, and what they run on here.
+#include "weft/kernel/kernels.h"
+#include "cli/shared.h"
+#include "weft/core/isa.h"
+#include "weft/report/table.h"
+
+namespace weft::cli {
+namespace {
+
+class KernelsCommand : public Command {
+ public:
+  void declare(Flags& flags) override { common_.declare(flags); }
+
+  int run() override {
+    Table table({"kernel", "compute", "operand", "products", "for"});
+    Json list = Json::array();
+    for (const Kernel& kernel : kernels()) {
+      Json products = Json::array();
+      std::string names;
+      for (const Product product : kernel.products) {
+        products.push_back(product_name(product));
+        names += (names.empty() ? "" : " ") + std::string(product_name(product));
+      }
+      table.add({std::string(kernel.name), std::string(compute_name(kernel.compute)),
+                 std::string(kernel.operand), names, std::string(kernel.use)});
+      list.push_back({{"name", kernel.name},
+                      {"compute", compute_name(kernel.compute)},
+                      {"operand", kernel.operand},
+                      {"products", products},
+                      {"use", kernel.use}});
+    }
+    std::string sets;
+    for (const std::string& isa : available_isas()) sets += (sets.empty() ? "" : ", ") + isa;
+    if (common_.json) {
+      print_json({{"isa", current_isa()}, {"available_isas", available_isas()}, {"kernels", list}});
+    } else {
+      print(table.str());
+      print(
+          fmt::format("\ninstruction set: {} (WEFT_ISA forces one of {})\n", current_isa(), sets));
+    }
+    return 0;
+  }
+
+ private:
+  CommonFlags common_;
+};
+
+}  // namespace
+
+CommandEntry kernels_command() {
+  return {"kernels", "List the kernels and the instruction sets they can run on",
+          "  weft kernels\n  WEFT_ISA=sse4 weft kernels --json",
+          std::make_unique<KernelsCommand>()};
+}
+
+}  // namespace weft::cli

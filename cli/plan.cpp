@@ -1,0 +1,102 @@
+// weft plan: dense or sparse, for the three products of a layer, and why.
+#include "cli/shared.h"
+#include "weft/core/atomic_file.h"
+#include "weft/core/isa.h"
+#include "weft/kernel/planner.h"
+#include "weft/report/table.h"
+
+namespace weft::cli {
+namespace {
+
+class PlanCommand : public Command {
+ public:
+  void declare(Flags& flags) override {
+    flags.texts("--shape", "TOKENSxINSxOUTS", shapes_, "Layers to plan for",
+                problem_in([](const std::string& text) { LayerShape::parse(text); }));
+    flags.require("--shape");
+    declare_pattern(flags, pattern_);
+    flags.flag("--transposable", transposable_,
+               "The mask is N:M along outputs too (default: its transpose is ragged)");
+    flags.integer("--products-per-pack", products_per_pack_, 0, 1 << 20,
+                  "Products that one packing of the weights serves; 0: they never change");
+    flags.text("--mode", "MODE", mode_, "auto, dense or sparse",
+               problem_in([](const std::string& text) { parse_plan_mode(text); }));
+    flags.text("--save", "FILE", save_, "Write the choices, so that a run can be repeated");
+    flags.flag("--recalibrate", recalibrate_, "Measure again what the cache holds");
+    common_.declare(flags);
+  }
+
+  int run() override {
+    common_.apply();
+    if (recalibrate_) std::filesystem::remove(default_calibration_path());
+    Planner planner(parse_plan_mode(mode_));
+    Calibration measured({});  // of this run: nothing from the cache
+    Table table({"shape", "product", ">dense ms", ">sparse ms", ">pack ms", ">measured dense ms",
+                 ">measured sparse ms", "choice", "why"});
+    Json list = Json::array();
+    for (const std::string& text : shapes_) {
+      PlanRequest request{LayerShape::parse(text), Pattern::parse(pattern_)};
+      request.transposable = transposable_;
+      request.products_per_pack = static_cast<int>(products_per_pack_);
+      const LayerPlan plan = planner.plan(request);
+      for (const ProductPlan& one : plan.products) {
+        const ProductTimes now = measured.measure(one.kind, request.shape, request.pattern);
+        const bool predicted = one.times.dense > 0;
+        const auto ms = [](double value, bool known) {
+          return known ? fmt::format("{:.3g}", value) : std::string("-");
+        };
+        table.add({request.shape.str(), std::string(kind_name(one.kind)),
+                   ms(one.times.dense, predicted), ms(one.times.sparse, predicted),
+                   ms(one.times.pack, predicted), ms(now.dense, true), ms(now.sparse, true),
+                   std::string(choice_name(one.choice)), one.reason});
+        const auto json_ms = [&](double value) { return predicted ? Json(value) : Json(nullptr); };
+        list.push_back({{"shape", request.shape.str()},
+                        {"pattern", request.pattern.str()},
+                        {"threads", weft::threads()},
+                        {"isa", current_isa()},
+                        {"product", kind_name(one.kind)},
+                        {"dense_ms", json_ms(one.times.dense)},
+                        {"sparse_ms", json_ms(one.times.sparse)},
+                        {"pack_ms", json_ms(one.times.pack)},
+                        {"from", !predicted     ? "none"
+                                 : one.measured ? "measured"
+                                                : "model"},
+                        {"measured_dense_ms", now.dense},
+                        {"measured_sparse_ms", now.sparse},
+                        {"measured_pack_ms", now.pack},
+                        {"choice", choice_name(one.choice)},
+                        {"why", one.reason}});
+      }
+    }
+    if (!save_.empty()) write_file_atomically(save_, planner.saved() + "\n");
+    if (common_.json) {
+      print_json(list);
+    } else {
+      print(table.str());
+      print(fmt::format(
+          "\n{}, {} thread{}, {}; calibration: {}\n", pattern_, weft::threads(),
+          weft::threads() == 1 ? "" : "s", current_isa(),
+          default_calibration_path().empty() ? "not kept" : default_calibration_path().string()));
+    }
+    return 0;
+  }
+
+ private:
+  std::vector<std::string> shapes_;
+  std::string pattern_ = "2:4", mode_ = "auto", save_;
+  bool transposable_ = false, recalibrate_ = false;
+  int64_t products_per_pack_ = 1;
+  CommonFlags common_;
+};
+
+}  // namespace
+
+CommandEntry plan_command() {
+  return {"plan", "Say which products of a layer are faster sparse, and why",
+          "  weft plan --shape 2048x768x3072 --pattern 2:4\n"
+          "  weft plan --shape 1024x1024x1024 --shape 64x256x256 --pattern 1:8 --threads 1 --json\n"
+          "  weft plan --shape 2048x768x3072 --pattern 2:4 --transposable --save plan.json",
+          std::make_unique<PlanCommand>()};
+}
+
+}  // namespace weft::cli

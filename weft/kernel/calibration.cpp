@@ -1,0 +1,212 @@
+#include "weft/kernel/calibration.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "weft/core/atomic_file.h"
+#include "weft/core/error.h"
+#include "weft/core/isa.h"
+#include "weft/core/parallel.h"
+#include "weft/core/text.h"
+#include "weft/core/version.h"
+#include "weft/kernel/synthetic.h"
+
+namespace weft {
+namespace {
+
+using nlohmann::json;
+
+// Shapes on which the model stands: from what fits L1 to what fills L3.
+constexpr std::array kModelShapes = {LayerShape{32, 64, 64}, LayerShape{128, 128, 128},
+                                     LayerShape{256, 256, 256}, LayerShape{512, 512, 512},
+                                     LayerShape{1024, 1024, 1024}};
+
+double now_ms() {
+  return std::chrono::duration<double, std::milli>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+template <typename Body>
+double time_ms(int times, Body body) {
+  const double begin = now_ms();
+  for (int i = 0; i < times; ++i) body();
+  return (now_ms() - begin) / times;
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+double weights_packed(ProductKind kind, const LayerShape& shape) {
+  const auto outs = static_cast<double>(shape.outs);
+  return outs *
+         static_cast<double>(kind == ProductKind::kBackwardWeight ? shape.tokens : shape.ins);
+}
+
+// Which CPU, as the system calls it.
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name"))
+      return line.substr(std::min(line.size(), line.find(':') + 2));
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+void LayerShape::check() const {
+  for (const int64_t size : {tokens, ins, outs}) {
+    WEFT_CHECK(size >= 1 && size <= INT32_MAX,
+               "shape {}: accepted are three sizes from 1 to 2147483647, TOKENSxINSxOUTS", str());
+  }
+}
+
+std::string LayerShape::str() const { return fmt::format("{}x{}x{}", tokens, ins, outs); }
+
+LayerShape LayerShape::parse(std::string_view text) {
+  LayerShape shape;
+  int read = 0;
+  const std::string copy(text);
+  const int found =
+      std::sscanf(copy.c_str(), "%9ldx%9ldx%9ld%n", &shape.tokens, &shape.ins, &shape.outs, &read);
+  WEFT_CHECK(found == 3 && static_cast<size_t>(read) == copy.size() && copy.front() != ' ',
+             "shape '{}': accepted is TOKENSxINSxOUTS, as in 2048x768x3072", printable(text));
+  shape.check();
+  return shape;
+}
+
+std::string_view kind_name(ProductKind kind) {
+  switch (kind) {
+    case ProductKind::kForward: return "fwd";
+    case ProductKind::kBackwardData: return "bwd_x";
+    case ProductKind::kBackwardDataRagged: return "bwd_x_ragged";
+    case ProductKind::kBackwardWeight: return "bwd_w";
+  }
+  return "";
+}
+
+Product product_of(ProductKind kind) {
+  switch (kind) {
+    case ProductKind::kForward: return Product::kForward;
+    case ProductKind::kBackwardWeight: return Product::kBackwardWeight;
+    default: return Product::kBackwardData;
+  }
+}
+
+ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern) {
+  SyntheticProduct product(kind, shape, pattern);
+  constexpr double kSampleMs = 0.5;
+  const auto repeats = [&](double once) {
+    return static_cast<int>(std::clamp(kSampleMs / std::max(once, 1e-6), 1.0, 1000.0));
+  };
+  product.run_dense();  // the first call of either sets up more than it computes
+  product.run_sparse();
+  const double dense_once = time_ms(1, [&] { product.run_dense(); });
+  const double sparse_once = time_ms(1, [&] { product.run_sparse(); });
+  const int samples = dense_once + sparse_once > 100.0 ? 3 : 7;
+  std::vector<double> dense, sparse, pack;
+  for (int i = 0; i < samples; ++i) {
+    dense.push_back(time_ms(repeats(dense_once), [&] { product.run_dense(); }));
+    sparse.push_back(time_ms(repeats(sparse_once), [&] { product.run_sparse(); }));
+    pack.push_back(time_ms(1, [&] { product.pack(); }));
+  }
+  return {median(dense), median(sparse), median(pack)};
+}
+
+std::filesystem::path default_calibration_path() {
+  const auto from = [](const char* variable) -> std::filesystem::path {
+    const char* value = std::getenv(variable);
+    return value && value[0] == '/' ? value : "";
+  };
+  if (const auto cache = from("XDG_CACHE_HOME"); !cache.empty()) {
+    return cache / "weft" / "calibration.json";
+  }
+  const auto home = from("HOME");
+  return home.empty() ? home : home / ".cache" / "weft" / "calibration.json";
+}
+
+Calibration::Calibration(std::filesystem::path path) : path_(std::move(path)) { load(); }
+
+ProductTimes Calibration::measure(ProductKind kind, const LayerShape& shape,
+                                  const Pattern& pattern) {
+  shape.check();
+  const std::string key = fmt::format("{}/{}/{}/{}/{}", current_isa(), threads(), kind_name(kind),
+                                      pattern.str(), shape.str());
+  const auto found = known_.find(key);
+  if (found != known_.end()) return found->second;
+  const ProductTimes times = measure_product(kind, shape, pattern);
+  known_.emplace(key, times);
+  save();
+  return times;
+}
+
+// Cost per flop (per weight, for packing) is linear between the shapes of the model in the
+// logarithm of their size, and constant beyond them.
+ProductTimes Calibration::predict(ProductKind kind, const LayerShape& shape,
+                                  const Pattern& pattern) {
+  shape.check();
+  const auto cost = [&](size_t i) -> ProductTimes {
+    const LayerShape& model = kModelShapes[i];
+    const ProductTimes times = measure(kind, model, pattern);
+    return {times.dense / model.flops(), times.sparse / model.flops(),
+            times.pack / weights_packed(kind, model)};
+  };
+  size_t upper = 0;
+  while (upper < kModelShapes.size() && kModelShapes[upper].flops() < shape.flops()) ++upper;
+  const size_t high = std::min(upper, kModelShapes.size() - 1);
+  const size_t low = upper == 0 ? 0 : upper - 1;
+  const ProductTimes below = cost(low), above = cost(high);
+  const double span = std::log(kModelShapes[high].flops() / kModelShapes[low].flops());
+  const double at = span == 0.0 ? 0.0 : std::log(shape.flops() / kModelShapes[low].flops()) / span;
+  const auto between = [&](double a, double b) { return a + (b - a) * at; };
+  return {between(below.dense, above.dense) * shape.flops(),
+          between(below.sparse, above.sparse) * shape.flops(),
+          between(below.pack, above.pack) * weights_packed(kind, shape)};
+}
+
+void Calibration::load() {
+  if (path_.empty()) return;
+  std::ifstream file(path_);
+  std::stringstream text;
+  text << file.rdbuf();
+  const json root = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object() || root.value("weft", json()) != json(kVersion) ||
+      root.value("cpu", json()) != json(cpu_name()) || !root.contains("ms") ||
+      !root["ms"].is_object()) {
+    return;
+  }
+  for (const auto& [key, value] : root["ms"].items()) {
+    const bool three_times = value.is_array() && value.size() == 3 &&
+                             std::all_of(value.begin(), value.end(), [](const json& v) {
+                               return v.is_number() && v.get<double>() > 0.0;
+                             });
+    if (!three_times) continue;
+    known_[key] = {value[0].get<double>(), value[1].get<double>(), value[2].get<double>()};
+  }
+}
+
+void Calibration::save() const {
+  if (path_.empty()) return;
+  json root = {{"weft", kVersion}, {"cpu", cpu_name()}, {"ms", json::object()}};
+  for (const auto& [key, times] : known_) {
+    root["ms"][key] = {times.dense, times.sparse, times.pack};
+  }
+  const std::string text = root.dump(1) + "\n";
+  try {
+    std::filesystem::create_directories(path_.parent_path());
+    write_file_atomically(path_, text);
+  } catch (const std::exception&) {
+    // A cache that cannot be kept costs a second next time.
+  }
+}
+
+}  // namespace weft

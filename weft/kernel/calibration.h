@@ -1,0 +1,75 @@
+// Calibration: how long dense and sparse products take on this machine, measured once and kept.
+//
+// Times depend on the CPU, the instruction set, the number of threads, the kind of product and the
+// pattern. They are kept in one JSON file in the user's cache directory, which is forgotten when
+// weft's version or the CPU changes. A file that cannot be read or written is no error: everything
+// is measured again.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weft/core/pattern.h"
+#include "weft/kernel/kernels.h"
+
+namespace weft {
+
+struct LayerShape {
+  int64_t tokens = 0;
+  int64_t ins = 0;
+  int64_t outs = 0;
+
+  double flops() const {
+    return 2.0 * static_cast<double>(tokens) * static_cast<double>(ins) * static_cast<double>(outs);
+  }
+  void check() const;       // Error unless 1 to 2^31 - 1 each
+  std::string str() const;  // "2048x768x3072"
+  static LayerShape parse(std::string_view text);
+};
+
+// The three products, the second in two forms: from an operand that is N:M along outputs, and from
+// the ragged transpose of one that is not.
+enum class ProductKind : uint8_t { kForward, kBackwardData, kBackwardDataRagged, kBackwardWeight };
+inline constexpr std::array kProductKinds = {ProductKind::kForward, ProductKind::kBackwardData,
+                                             ProductKind::kBackwardDataRagged,
+                                             ProductKind::kBackwardWeight};
+std::string_view kind_name(ProductKind kind);  // "fwd", "bwd_x", "bwd_x_ragged", "bwd_w"
+Product product_of(ProductKind kind);
+
+// In milliseconds.
+struct ProductTimes {
+  double dense = 0.0;
+  double sparse = 0.0;  // without packing the sparse operand
+  double pack = 0.0;    // the sparse operand, from weights and mask
+};
+
+// Times both paths, taking turns; medians.
+ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
+
+// $XDG_CACHE_HOME/weft/calibration.json, or ~/.cache/weft/calibration.json; empty without a home.
+std::filesystem::path default_calibration_path();
+
+class Calibration {
+ public:
+  // An empty path keeps nothing.
+  explicit Calibration(std::filesystem::path path);
+
+  // Interpolated between measured shapes, which are measured now if they are not known.
+  ProductTimes predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
+  // At the shape itself, measured now if it is not known.
+  ProductTimes measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
+
+ private:
+  void load();
+  void save() const;
+
+  std::filesystem::path path_;
+  // "<isa>/<threads>/<kind>/<pattern>/<shape>"
+  std::map<std::string, ProductTimes> known_;
+};
+
+}  // namespace weft

@@ -1,0 +1,55 @@
+// The table of kernels: every way to compute a product of a linear layer. Dispatch, tests,
+// benchmarks and `weft kernels` read it; a new compute type is a new row and changes no caller.
+//
+//   forward          y  = x Wᵀ + bias + beta·y     activations: x      operand: W
+//   backward data    dx = g W         + beta·dx    activations: g      operand: W  (packed: Wᵀ)
+//   backward weight  dw = gᵀ x        + beta·dw    activations: x      operand: g  (packed: gᵀ)
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "weft/core/matrix_view.h"
+#include "weft/pack/packed_matrix.h"
+
+namespace weft {
+
+enum class Product : uint8_t { kForward, kBackwardData, kBackwardWeight };
+inline constexpr std::array kProducts = {Product::kForward, Product::kBackwardData,
+                                         Product::kBackwardWeight};
+std::string_view product_name(Product product);  // "fwd", "bwd_x", "bwd_w"
+
+// In which numbers a kernel multiplies.
+enum class Compute : uint8_t { kFp32 };
+std::string_view compute_name(Compute compute);  // "fp32"
+
+// One product. The operand is dense or packed; the activations and the result are row-major.
+struct LinearCall {
+  Product product = Product::kForward;
+  MatrixView<const float> activations;
+  const PackedMatrix* packed = nullptr;  // null: the operand is dense
+  MatrixView<const float> dense;
+  const float* bias = nullptr;  // forward only: [outs]
+  float beta = 0.0f;            // 0 or 1
+  MatrixView<float> result;
+};
+
+struct Kernel {
+  std::string_view name;
+  Compute compute;
+  std::string_view operand;           // what it takes, for people
+  std::span<const Product> products;  // that it can compute
+  std::string_view use;               // what it is for
+  bool (*takes)(const LinearCall& call);
+  void (*run)(const LinearCall& call);
+};
+
+std::span<const Kernel> kernels();
+
+// The kernel for a call: the operand's format chooses it. Throws Error if there is none.
+const Kernel& kernel_for(const LinearCall& call, Compute compute = Compute::kFp32);
+
+void multiply(const LinearCall& call, Compute compute = Compute::kFp32);
+
+}  // namespace weft

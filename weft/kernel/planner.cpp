@@ -1,0 +1,141 @@
+#include "weft/kernel/planner.h"
+
+#include <nlohmann/json.hpp>
+
+#include "weft/core/error.h"
+#include "weft/core/parallel.h"
+#include "weft/core/text.h"
+
+namespace weft {
+namespace {
+
+using nlohmann::json;
+
+// Sparse must win by this much: what is left of noise after medians, and a tie goes to dense.
+constexpr double kMargin = 1.03;
+// Below this ratio either way the model is not trusted and the shape itself is measured.
+constexpr double kClear = 1.3;
+
+ProductKind kind_of(Product product, bool transposable) {
+  switch (product) {
+    case Product::kForward: return ProductKind::kForward;
+    case Product::kBackwardWeight: return ProductKind::kBackwardWeight;
+    case Product::kBackwardData:
+      return transposable ? ProductKind::kBackwardData : ProductKind::kBackwardDataRagged;
+  }
+  return ProductKind::kForward;
+}
+
+// Packing that one product has to pay for.
+double packs_per_product(const PlanRequest& request, Product product) {
+  if (product == Product::kBackwardWeight) return 1.0;
+  return request.products_per_pack == 0 ? 0.0 : 1.0 / request.products_per_pack;
+}
+
+Choice parse_choice(const json& value) {
+  WEFT_CHECK(value == "dense" || value == "sparse",
+             "saved plan: a choice is neither 'dense' nor 'sparse'");
+  return value == "dense" ? Choice::kDense : Choice::kSparse;
+}
+
+}  // namespace
+
+std::string_view choice_name(Choice choice) {
+  return choice == Choice::kDense ? "dense" : "sparse";
+}
+
+PlanMode parse_plan_mode(std::string_view text) {
+  if (text == "auto") return PlanMode::kAuto;
+  if (text == "dense") return PlanMode::kDense;
+  WEFT_CHECK(text == "sparse", "plan '{}': accepted are auto, dense and sparse", printable(text));
+  return PlanMode::kSparse;
+}
+
+Planner::Planner(PlanMode mode, std::filesystem::path cache)
+    : mode_(mode), calibration_(std::move(cache)) {}
+
+Planner::Key Planner::key_of(const PlanRequest& request) {
+  return fmt::format("{}/{}{}/{}/{}", request.shape.str(), request.pattern.str(),
+                     request.transposable ? "T" : "", threads(), request.products_per_pack);
+}
+
+ProductPlan Planner::decide(const PlanRequest& request, Product product) {
+  ProductPlan plan;
+  plan.kind = kind_of(product, request.transposable);
+  if (request.pattern.keep() == request.pattern.group()) {
+    plan.choice = Choice::kDense;
+    plan.reason = "nothing is pruned";
+    return plan;
+  }
+  if (mode_ != PlanMode::kAuto) {
+    plan.choice = mode_ == PlanMode::kDense ? Choice::kDense : Choice::kSparse;
+    plan.reason = "asked for";
+    return plan;
+  }
+  const double packs = packs_per_product(request, product);
+  const auto ratio = [&] {
+    return plan.times.dense / (plan.times.sparse + packs * plan.times.pack);
+  };
+  plan.times = calibration_.predict(plan.kind, request.shape, request.pattern);
+  if (ratio() < kClear && ratio() > 1.0 / kClear) {
+    plan.times = calibration_.measure(plan.kind, request.shape, request.pattern);
+    plan.measured = true;
+  }
+  plan.choice = ratio() > kMargin ? Choice::kSparse : Choice::kDense;
+  plan.reason =
+      fmt::format("{}: dense / (sparse{}) = {:.2f}", plan.measured ? "measured" : "predicted",
+                  packs > 0 ? " + packing" : "", ratio());
+  return plan;
+}
+
+LayerPlan Planner::plan(const PlanRequest& request) {
+  request.shape.check();
+  WEFT_CHECK(request.products_per_pack >= 0, "{} products per packing: it must not be negative",
+             request.products_per_pack);
+  const Key key = key_of(request);
+  const auto known = choices_.find(key);
+  WEFT_CHECK(!only_saved_ || known != choices_.end(),
+             "the saved plan has nothing for a layer of {} at {} with {} threads",
+             request.shape.str(), request.pattern.str(), threads());
+  LayerPlan plan;
+  for (const Product product : kProducts) {
+    ProductPlan& one = plan.products[static_cast<size_t>(product)];
+    if (only_saved_) {
+      one.kind = kind_of(product, request.transposable);
+      one.choice = known->second[static_cast<size_t>(product)];
+      one.reason = "saved";
+    } else {
+      one = decide(request, product);
+    }
+  }
+  choices_[key] = {plan.products[0].choice, plan.products[1].choice, plan.products[2].choice};
+  return plan;
+}
+
+std::string Planner::saved() const {
+  json root = {{"version", 1}, {"plans", json::object()}};
+  for (const auto& [key, choices] : choices_) {
+    for (const Choice choice : choices) root["plans"][key].push_back(choice_name(choice));
+  }
+  return root.dump();
+}
+
+Planner Planner::from_saved(std::string_view text) {
+  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  WEFT_CHECK(root.is_object() && root.contains("version") && root.contains("plans") &&
+                 root["plans"].is_object(),
+             "saved plan: it is not a JSON object with 'version' and 'plans'");
+  WEFT_CHECK(root["version"] == 1, "saved plan: version {}, accepted is 1",
+             printable(root["version"].dump()));
+  Planner planner(PlanMode::kAuto, {});
+  planner.only_saved_ = true;
+  for (const auto& [key, choices] : root["plans"].items()) {
+    WEFT_CHECK(choices.is_array() && choices.size() == 3, "saved plan: '{}' has not three choices",
+               printable(key));
+    planner.choices_[key] = {parse_choice(choices[0]), parse_choice(choices[1]),
+                             parse_choice(choices[2])};
+  }
+  return planner;
+}
+
+}  // namespace weft

@@ -1,0 +1,84 @@
+// Planner: dense or sparse, for each of the three products of a layer?
+//
+//   Planner planner;
+//   LayerPlan plan = planner.plan({.shape = {2048, 768, 3072}, .pattern = Pattern(2, 4)});
+//   plan[Product::kForward].choice    Choice::kSparse, with the times and the reason
+//
+// It decides from a measured model: for the instruction set, the number of threads, the kind of
+// product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
+// calibration.h), and times of other shapes are interpolated. Where the model sees less than a
+// clear difference, the shape itself is measured. Sparse is chosen only if it wins with its packing
+// counted in.
+//
+// A run that is to be repeated to the bit saves the plans and gives them back: see `saved`.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "weft/kernel/calibration.h"
+#include "weft/kernel/kernels.h"
+
+namespace weft {
+
+enum class Choice : uint8_t { kDense, kSparse };
+std::string_view choice_name(Choice choice);  // "dense", "sparse"
+
+struct PlanRequest {
+  LayerShape shape;
+  Pattern pattern;
+  // Whether the transposed operand of the backward-data product is N:M along outputs too; if not,
+  // it is ragged.
+  bool transposable = false;
+  // Products computed with one packing of the weights: micro-batches per step, 0 for weights that
+  // never change. The gradient of the backward-weight product is packed for every product.
+  int products_per_pack = 1;
+};
+
+struct ProductPlan {
+  Choice choice = Choice::kDense;
+  ProductKind kind = ProductKind::kForward;
+  ProductTimes times;     // zero if nothing was timed: the plan was forced, or saved
+  bool measured = false;  // at this shape, not predicted from the model
+  std::string reason;
+};
+
+struct LayerPlan {
+  std::array<ProductPlan, 3> products;  // in the order of kProducts
+
+  const ProductPlan& operator[](Product product) const {
+    return products[static_cast<size_t>(product)];
+  }
+};
+
+enum class PlanMode : uint8_t { kAuto, kDense, kSparse };
+PlanMode parse_plan_mode(std::string_view text);  // "auto", "dense", "sparse"
+
+class Planner {
+ public:
+  explicit Planner(PlanMode mode = PlanMode::kAuto,
+                   std::filesystem::path cache = default_calibration_path());
+
+  LayerPlan plan(const PlanRequest& request);
+
+  // The choices made so far, and a planner that repeats them: a request that is not among them is
+  // an Error.
+  std::string saved() const;  // JSON
+  static Planner from_saved(std::string_view json);
+
+ private:
+  using Key = std::string;
+  static Key key_of(const PlanRequest& request);
+
+  ProductPlan decide(const PlanRequest& request, Product product);
+
+  PlanMode mode_;
+  bool only_saved_ = false;
+  Calibration calibration_;
+  std::map<Key, std::array<Choice, 3>> choices_;
+};
+
+}  // namespace weft

@@ -1,0 +1,39 @@
+// Layers made of random numbers, to time the kernels with.
+#pragma once
+
+#include <vector>
+
+#include "weft/core/mask.h"
+#include "weft/kernel/calibration.h"
+#include "weft/pack/pack.h"
+
+namespace weft {
+
+// A full N:M mask whose kept positions are drawn at random (the same for rows that share).
+Mask random_mask(int64_t rows, int64_t cols, const Pattern& pattern, uint64_t seed);
+
+// Operands and results of one kind of product, for both paths.
+class SyntheticProduct {
+ public:
+  SyntheticProduct(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
+
+  void run_dense();
+  void run_sparse();
+  void pack();  // again, from the same weights and mask
+
+  const Mask& mask() const { return mask_; }  // of the operand as it lies: W, or G
+  MatrixView<const float> activations() const;
+  MatrixView<const float> operand() const;
+  MatrixView<float> result();
+  const PackedMatrix& packed() const { return packed_; }
+
+ private:
+  ProductKind kind_;
+  LayerShape shape_;
+  PanelOptions options_;
+  std::vector<float> activations_, operand_, result_;
+  Mask mask_;
+  PackedMatrix packed_;
+};
+
+}  // namespace weft
