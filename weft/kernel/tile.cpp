@@ -41,7 +41,7 @@ PackTile tile_for(double density, int share, int group) {
              "no tile for a density of {}, {} rows that share, groups of {}", density, share,
              group);
   constexpr int kLine = 16;  // floats
-  const int width = std::max(kLine, vectors(density, share) * vector_floats());
+  const int width = (vectors(density, share) * vector_floats() + kLine - 1) / kLine * kLine;
   const int budget = density > 0.1 ? l1_bytes() / 4 * 3 : l1_bytes();
   const int depth = std::min(budget, 1 << 16) / (width * 4);
   return {std::max(depth / group, 1) * group, width};
