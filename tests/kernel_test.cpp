@@ -16,17 +16,6 @@ namespace {
 const std::vector<PackTile> kTiles = {{4, 16},  {16, 32},  {9, 48}, {24, 64},
                                       {5, 128}, {16, 192}, {1, 16}};
 
-Linear forward(const Pattern& pattern, const PackTile& tile, int64_t tokens, int64_t ins,
-               int64_t outs) {
-  Linear l;
-  l.pattern = pattern;
-  l.tile = tile;
-  l.rows = outs;
-  l.depth = ins;
-  l.cols = tokens;
-  return l;
-}
-
 // ---- the comparator and the guards: each must find fault with what is wrong
 
 TEST(Comparator, NoticesAnyWrongInteger) {
@@ -394,32 +383,6 @@ TEST_P(LinearProducts, DoNotDependOnTheOtherColumns) {
 }
 
 // ---- NaN and infinity
-
-// `value` at [i, j] of the dense operand reaches the outputs that keep a weight for it, be it zero,
-// and no others.
-void expect_reach(LinearProblem& problem, int64_t i, int64_t j, float value) {
-  TestMatrix& dense = problem.dense();
-  const float before = std::exchange(dense.at(i, j), 0.0f);
-  TestMatrix clean = problem.output();
-  problem.run(clean);
-  dense.at(i, j) = value;
-  const ExpectedMatrix want = problem.expected();
-  TestMatrix y = problem.output();
-  problem.run(y);
-  dense.at(i, j) = before;
-  for (int64_t r = 0; r < problem.output_rows(); ++r) {
-    for (int64_t c = 0; c < problem.output_cols(); ++c) {
-      if (problem.keeps(r, c, i, j)) {
-        ASSERT_FALSE(std::isfinite(y.at(r, c))) << r << ", " << c;
-      } else {
-        ASSERT_EQ(std::bit_cast<uint32_t>(y.at(r, c)), std::bit_cast<uint32_t>(clean.at(r, c)))
-            << r << ", " << c << ": " << y.at(r, c);
-      }
-    }
-  }
-  // And which of NaN, infinity and minus infinity it becomes.
-  ASSERT_EQ(mismatch(y.view(), want, problem.linear().data), "");
-}
 
 TEST_P(LinearProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
   uint64_t stream = 70000;

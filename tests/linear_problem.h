@@ -41,6 +41,17 @@ struct Linear {
   }
 };
 
+inline Linear forward(const Pattern& pattern, const PackTile& tile, int64_t tokens, int64_t ins,
+                      int64_t outs) {
+  Linear l;
+  l.pattern = pattern;
+  l.tile = tile;
+  l.rows = outs;
+  l.depth = ins;
+  l.cols = tokens;
+  return l;
+}
+
 class LinearProblem {
  public:
   explicit LinearProblem(const Linear& linear)
@@ -222,6 +233,32 @@ inline void expect_right(const LinearProblem& problem) {
   });
   ASSERT_EQ(problem.inputs(), inputs) << trace;
   ASSERT_EQ(problem.input_damage(), "") << trace;
+}
+
+// `value` at [i, j] of the dense operand reaches the outputs that keep a weight for it, be it zero,
+// and no others.
+inline void expect_reach(LinearProblem& problem, int64_t i, int64_t j, float value) {
+  TestMatrix& dense = problem.dense();
+  const float before = std::exchange(dense.at(i, j), 0.0f);
+  TestMatrix clean = problem.output();
+  problem.run(clean);
+  dense.at(i, j) = value;
+  const ExpectedMatrix want = problem.expected();
+  TestMatrix y = problem.output();
+  problem.run(y);
+  dense.at(i, j) = before;
+  for (int64_t r = 0; r < problem.output_rows(); ++r) {
+    for (int64_t c = 0; c < problem.output_cols(); ++c) {
+      if (problem.keeps(r, c, i, j)) {
+        ASSERT_FALSE(std::isfinite(y.at(r, c))) << r << ", " << c;
+      } else {
+        ASSERT_EQ(std::bit_cast<uint32_t>(y.at(r, c)), std::bit_cast<uint32_t>(clean.at(r, c)))
+            << r << ", " << c << ": " << y.at(r, c);
+      }
+    }
+  }
+  // And which of NaN, infinity and minus infinity it becomes.
+  ASSERT_EQ(mismatch(y.view(), want, problem.linear().data), "");
 }
 
 }  // namespace weft::test
