@@ -272,17 +272,15 @@ TEST_P(LinearProducts, AreRightForALargeDepth) {
        {Deep{{1, 16}, {16, 192}, 175, 8192 + 17, 7}, Deep{{2, 4}, {7, 16}, 9, 8192, 17},
         Deep{{2, 4, 2}, {100, 32}, 19, 4096 + 1, 33}, Deep{{1, 4, 4}, {1000, 16}, 35, 4096 + 1, 5},
         Deep{{3, 64}, {33, 48}, 30, 3 * 4096, 20}}) {
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
-      Linear l = forward(deep.pattern, deep.tile, deep.cols, deep.depth, deep.rows);
-      l.product = GetParam();
-      l.value_type = type;
-      l.data = type == ValueType::kF32 ? Data::kFloats : Data::kIntegers;
-      l.beta = stream % 2 == 0 ? 1.0f : 0.0f;
-      l.bias = l.product == ProductKind::kForward;
-      l.stream = ++stream;
-      expect_right(LinearProblem(l));
-      if (HasFatalFailure()) return;
-    }
+    Linear l = forward(deep.pattern, deep.tile, deep.cols, deep.depth, deep.rows);
+    l.product = GetParam();
+    l.value_type = stream % 2 == 0 ? ValueType::kF32 : ValueType::kBf16;
+    l.data = stream % 2 == 0 ? Data::kFloats : Data::kIntegers;
+    l.beta = stream % 3 == 0 ? 1.0f : 0.0f;
+    l.bias = l.product == ProductKind::kForward;
+    l.stream = ++stream;
+    expect_right(LinearProblem(l));
+    if (HasFatalFailure()) return;
   }
 }
 
@@ -336,6 +334,7 @@ TEST_P(LinearProducts, DoNotDependOnTheTile) {
 
 TEST_P(LinearProducts, DoNotDependOnThreads) {
   const ThreadsGuard guard;
+  const std::string best = available_isas().front();
   uint64_t stream = 60000;
   struct Size {
     PackTile tile;
@@ -356,7 +355,9 @@ TEST_P(LinearProducts, DoNotDependOnThreads) {
       for_each_isa([&](const std::string& isa) {
         set_threads(1);
         const std::vector<uint32_t> want = problem.result();
-        for (const int count : {2, 3, 5}) {
+        const std::vector<int> counts =
+            isa == best ? std::vector<int>{2, 3, 5} : std::vector<int>{3};
+        for (const int count : counts) {
           set_threads(count);
           ASSERT_EQ(difference(problem.result(), want, problem.output_cols()), "")
               << l.str() << ", " << isa << ", " << count << " threads";
