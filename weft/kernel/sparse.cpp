@@ -82,9 +82,10 @@ void check_beta(float beta) {
 }
 
 void check_view(const char* name, MatrixView<const float> view, int64_t rows, int64_t cols) {
-  WEFT_CHECK(view.rows == rows && view.cols == cols && view.row_stride >= cols,
-             "{} is {} x {} with rows {} apart where the product takes {} x {}", name, view.rows,
-             view.cols, view.row_stride, rows, cols);
+  WEFT_CHECK(
+      rows >= 0 && cols >= 0 && view.rows == rows && view.cols == cols && view.row_stride >= cols,
+      "{} is {} x {} with rows {} apart where the product takes {} x {}", name, view.rows,
+      view.cols, view.row_stride, rows, cols);
   WEFT_CHECK(view.data != nullptr || rows == 0 || cols == 0, "{} is null", name);
 }
 

@@ -101,9 +101,9 @@ class FiltersSink : public TileSink {
   float* dw_;
 };
 
+// Of a shape that was checked: its sizes divide by groups and strides.
 void check_call(const ConvShape& shape, const PackedConv& packed, int64_t rows, int64_t depth,
                 float beta) {
-  shape.check();
   WEFT_CHECK(beta == 0.0f || beta == 1.0f, "beta {}: accepted are 0 and 1", beta);
   WEFT_CHECK(static_cast<int64_t>(packed.size()) == shape.groups,
              "{} packed matrices for a convolution of {} groups", packed.size(), shape.groups);
@@ -113,6 +113,13 @@ void check_call(const ConvShape& shape, const PackedConv& packed, int64_t rows, 
                one.depth(), rows, depth);
   }
 }
+
+void check_data(const char* name, const float* data, int64_t elements) {
+  WEFT_CHECK(data != nullptr || elements == 0, "{} is null", name);
+}
+int64_t input_elements(const ConvShape& s) { return s.images * s.ins * s.height * s.width; }
+int64_t output_elements(const ConvShape& s) { return s.images * s.outs * s.positions(); }
+int64_t weight_elements(const ConvShape& s) { return s.outs * s.weight_shape().cols(); }
 
 // Rows [first, first + count) of a mask.
 Mask mask_rows(const Mask& mask, int64_t first, int64_t count) {
@@ -129,11 +136,11 @@ Mask mask_rows(const Mask& mask, int64_t first, int64_t count) {
 // Calls pack(tap-major weights of one group [group_outs, taps * group_ins], their mask).
 template <typename Pack>
 PackedConv pack_groups(const float* weights, const Mask& mask, const ConvShape& shape, Pack pack) {
-  shape.check();
   const WeightShape whole = shape.weight_shape();
   WEFT_CHECK(mask.rows() == whole.outs && mask.cols() == whole.cols(),
              "a mask of {} x {} does not fit weights of {} x {}", mask.rows(), mask.cols(),
              whole.outs, whole.cols());
+  check_data("the pointer to weights", weights, weight_elements(shape));
   const WeightShape part{shape.group_outs(), shape.group_ins(), shape.taps()};
   PackedConv packed;
   for (int64_t g = 0; g < shape.groups; ++g) {
@@ -150,6 +157,7 @@ PackedConv pack_groups(const float* weights, const Mask& mask, const ConvShape& 
 
 PackedConv pack_conv(const float* weights, const Mask& mask, const ConvShape& shape,
                      const PanelOptions& options) {
+  shape.check();
   PanelOptions per_tap = options;
   per_tap.segment = shape.group_ins();
   return pack_groups(weights, mask, shape, [&](MatrixView<const float> w, const Mask& m) {
@@ -159,6 +167,7 @@ PackedConv pack_conv(const float* weights, const Mask& mask, const ConvShape& sh
 
 PackedConv pack_conv_transposed(const float* weights, const Mask& mask, const ConvShape& shape,
                                 const PanelOptions& options) {
+  shape.check();
   PanelOptions whole = options;
   whole.segment = 0;
   return pack_groups(weights, mask, shape, [&](MatrixView<const float> w, const Mask& m) {
@@ -173,8 +182,9 @@ PackedConv pack_conv_gradient(const float* g, const Mask& mask, const ConvShape&
   WEFT_CHECK(mask.rows() == shape.outs && mask.cols() == tokens,
              "a mask of {} x {} for a gradient of {} channels and {} positions", mask.rows(),
              mask.cols(), shape.outs, tokens);
+  check_data("g", g, output_elements(shape));
   PanelOptions per_image = options;
-  per_image.segment = positions;
+  per_image.segment = std::min(positions, tokens);  // no images, no segments
   PackedConv packed;
   std::vector<float> rows(static_cast<size_t>(shape.group_outs() * tokens));
   for (int64_t group = 0; group < shape.groups; ++group) {
@@ -193,7 +203,10 @@ PackedConv pack_conv_gradient(const float* g, const Mask& mask, const ConvShape&
 
 void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedConv& w,
                          const float* bias, float beta, float* y) {
+  shape.check();
   check_call(shape, w, shape.group_outs(), shape.taps() * shape.group_ins(), beta);
+  check_data("x", x, input_elements(shape));
+  check_data("y", y, output_elements(shape));
   for (int64_t g = 0; g < shape.groups; ++g) {
     multiply(w[static_cast<size_t>(g)], shape.images * shape.positions(), Im2colSource(shape, x, g),
              PlanesSink(shape, g, bias, beta, y));
@@ -202,8 +215,11 @@ void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedCon
 
 void sparse_conv_backward_data(const ConvShape& shape, const float* g,
                                const PackedConv& w_transposed, float beta, float* dx) {
+  shape.check();
   const int64_t rows = shape.taps() * shape.group_ins();
   check_call(shape, w_transposed, rows, shape.group_outs(), beta);
+  check_data("g", g, output_elements(shape));
+  check_data("dx", dx, input_elements(shape));
   const int64_t positions = shape.positions(), plane = shape.height * shape.width;
   // Images in parallel; a single image is split inside.
   parallel_for(shape.images * shape.groups, [&](int64_t item) {
@@ -224,7 +240,10 @@ void sparse_conv_backward_data(const ConvShape& shape, const float* g,
 
 void sparse_conv_backward_weight(const ConvShape& shape, const PackedConv& g, const float* x,
                                  float beta, float* dw) {
+  shape.check();
   check_call(shape, g, shape.group_outs(), shape.images * shape.positions(), beta);
+  check_data("x", x, input_elements(shape));
+  check_data("dw", dw, weight_elements(shape));
   for (int64_t group = 0; group < shape.groups; ++group) {
     multiply(g[static_cast<size_t>(group)], shape.taps() * shape.group_ins(),
              Im2rowSource(shape, x, group), FiltersSink(shape, group, beta, dw));
