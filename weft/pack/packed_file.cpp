@@ -220,7 +220,7 @@ PackedMatrix PackedCheckpoint::matrix(const LogicalTensor& tensor) const {
   const Dtype stored = weft->values.info.dtype;
   const ValueType type = stored == Dtype::kBf16 ? ValueType::kBf16 : ValueType::kF32;
   PackedMatrix packed =
-      PackedMatrix::allocate(packed_header_of(tensor.info.shape, weft->entry.pattern, type));
+      PackedMatrix::allocate(packed_header_of(tensor.info.shape, weft->entry.pattern, type), {});
   const PackSections parts = sections_of(packed.header());
   const std::span<std::byte> bytes = packed.mutable_bytes();
   checkpoint_.read(weft->indices, 0,
