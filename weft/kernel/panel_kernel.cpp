@@ -9,7 +9,8 @@
 // What was tried (AMD Zen 3, AVX2, one core, panel in L1, peak 104 GFLOP/s): R = 1 gives 61, 77,
 // 80, 81 GFLOP/s at V = 4, 6, 8, 12; R = 2 gives 102 at V = 4 and 98 at V = 6; R = 4 gives 103 at V
 // = 2 and 48 at V = 3, which spills. Taking four offsets with one load and broadcasting from a
-// register gave 84 at V = 8 and less at every other V, so the loop stays as simple as it is.
+// register gave 84 at V = 8 and less at every other V, and prefetching the pack or C was never
+// better than leaving it to the CPU, so the loop stays as simple as it is.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/kernel/panel_kernel.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
