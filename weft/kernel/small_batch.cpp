@@ -64,27 +64,43 @@ HWY_INLINE Vec LoadValues(const uint16_t* from) {
   return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, from))));
 }
 
-// The indices of one slot, for the rows of `part`: a word with theirs in every lane, each lane's
-// own shifted down.
-template <int kBits>
-HWY_INLINE Idx LoadIndices(const uint8_t* HWY_RESTRICT slot, int part) {
-  const DI di;
-  if constexpr (kBits == 8) {
-    const hn::Rebind<uint8_t, DI> d8;
-    return hn::PromoteTo(di, hn::LoadU(d8, slot + part * kLanes));
-  } else {
-    const hn::RebindToUnsigned<D> du;
-    const int first_bit = part * kLanes * kBits;
-    uint32_t word = 0;
-    std::memcpy(&word, slot + first_bit / 32 * 4, std::min(4, kStreamRows * kBits / 8));
-    HWY_ALIGN static constexpr uint32_t kLane[8] = {0,         kBits,     2 * kBits, 3 * kBits,
-                                                    4 * kBits, 5 * kBits, 6 * kBits, 7 * kBits};
-    const auto shifts =
-        hn::Add(hn::Load(du, kLane), hn::Set(du, static_cast<uint32_t>(first_bit % 32)));
-    const auto mine = hn::Shr(hn::Set(du, word), shifts);
-    return hn::BitCast(di, hn::And(mine, hn::Set(du, (1u << kBits) - 1)));
+// How to read the indices of a slot, for the rows of each part: a word with theirs goes into every
+// lane, and each lane shifts its own down. Bits are not a template argument: it would make four
+// loops of one, and they take their time to compile.
+class IndexReader {
+ public:
+  explicit IndexReader(const StreamView& a) : slot_bytes(kStreamRows * a.index_bits / 8) {
+    const DU du;
+    const auto bits = static_cast<uint32_t>(a.index_bits);
+    for (int p = 0; p < kParts; ++p) {
+      const uint32_t first_bit = static_cast<uint32_t>(p * kLanes) * bits;
+      word_[p] = first_bit / 32 * 4;
+      shifts_[p] =
+          hn::Add(hn::Mul(hn::Iota(du, 0), hn::Set(du, bits)), hn::Set(du, first_bit % 32));
+    }
+    ones_ = hn::Set(du, (1u << bits) - 1);
   }
-}
+
+  // One or two bits per index leave a word that reaches into the next slot, or into the values,
+  // which follow in the same buffer.
+  HWY_INLINE Idx Bits(const uint8_t* HWY_RESTRICT slot, int part) const {
+    uint32_t word = 0;
+    std::memcpy(&word, slot + word_[part], sizeof(word));
+    return hn::BitCast(DI(), hn::And(hn::Shr(hn::Set(DU(), word), shifts_[part]), ones_));
+  }
+  HWY_INLINE static Idx Bytes(const uint8_t* HWY_RESTRICT slot, int part) {
+    const hn::Rebind<uint8_t, DI> d8;
+    return hn::PromoteTo(DI(), hn::LoadU(d8, slot + part * kLanes));
+  }
+
+  const int64_t slot_bytes;
+
+ private:
+  using DU = hn::RebindToUnsigned<D>;
+  uint32_t word_[kParts];
+  hn::VFromD<DU> shifts_[kParts];
+  hn::VFromD<DU> ones_;
+};
 
 // The CPU's own prefetching ends with each page of 4 KB. May point past the end, which a prefetch
 // does not mind.
@@ -95,15 +111,21 @@ HWY_INLINE void PrefetchAhead(const T* from) {
   hwy::Prefetch(reinterpret_cast<const T*>(reinterpret_cast<uintptr_t>(from) + kAhead));
 }
 
+// Where the inputs of a slot come from.
+enum class Pick {
+  kPermute,       // a group fits a vector
+  kGather,        // it does not
+  kGatherByByte,  // nor do its indices fit a nibble
+};
+
 // One block of rows times kTokens tokens.
-template <typename T, int kBits, int kTokens, bool kPermute>
+template <typename T, int kTokens, Pick kPick>
 HWY_INLINE void MultiplyBlock(const StreamView& a, int64_t block, const StreamInputs& x,
                               const StreamOutputs& out, int64_t first_token) {
   const D d;
-  const DI di;
-  constexpr int64_t kSlotBytes = kStreamRows * kBits / 8;
+  const IndexReader reader(a);
   const int64_t first_slot = block * a.groups * a.keep;
-  const uint8_t* indices = a.indices + first_slot * kSlotBytes;
+  const uint8_t* indices = a.indices + first_slot * reader.slot_bytes;
   const T* values = static_cast<const T*>(a.values) + first_slot * kStreamRows;
   const float* group = x.data + first_token * x.token_stride;
 
@@ -113,21 +135,21 @@ HWY_INLINE void MultiplyBlock(const StreamView& a, int64_t block, const StreamIn
   }
   for (int64_t g = 0; g < a.groups; ++g, group += x.group_stride) {
     Vec inputs[kTokens];
-    if constexpr (kPermute) {
-      HWY_UNROLL(4)
+    if constexpr (kPick == Pick::kPermute) {
       for (int t = 0; t < kTokens; ++t) inputs[t] = hn::LoadU(d, group + t * x.token_stride);
     }
-    for (int s = 0; s < a.keep; ++s, indices += kSlotBytes, values += kStreamRows) {
+    for (int s = 0; s < a.keep; ++s, indices += reader.slot_bytes, values += kStreamRows) {
       PrefetchAhead(values);
       if (s == 0) PrefetchAhead(indices);
       HWY_UNROLL(4)
       for (int p = 0; p < kParts; ++p) {
-        const Idx index = LoadIndices<kBits>(indices, p);
+        const Idx index =
+            kPick == Pick::kGatherByByte ? IndexReader::Bytes(indices, p) : reader.Bits(indices, p);
         const Vec value = LoadValues(values + p * kLanes);
         HWY_UNROLL(4)
         for (int t = 0; t < kTokens; ++t) {
           Vec input;
-          if constexpr (kPermute) {
+          if constexpr (kPick == Pick::kPermute) {
             input = hn::TableLookupLanes(inputs[t], hn::IndicesFromVec(d, index));
           } else {
             input = hn::GatherIndex(d, group + t * x.token_stride, index);
@@ -137,7 +159,6 @@ HWY_INLINE void MultiplyBlock(const StreamView& a, int64_t block, const StreamIn
       }
     }
   }
-  (void)di;
   const int64_t row = block * kStreamRows;
   const int64_t rows = std::min<int64_t>(kStreamRows, a.rows - row);
   for (int t = 0; t < kTokens; ++t) {
@@ -151,47 +172,36 @@ HWY_INLINE void MultiplyBlock(const StreamView& a, int64_t block, const StreamIn
   }
 }
 
-template <typename T, int kBits, bool kPermute>
+template <typename T, Pick kPick>
 HWY_NOINLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, int64_t last_block,
                                  const StreamInputs& x, const StreamOutputs& out) {
   for (int64_t block = first_block; block < last_block; ++block) {
     int64_t token = 0;
     for (; token + kTokensAtOnce <= out.y.rows; token += kTokensAtOnce) {
-      MultiplyBlock<T, kBits, kTokensAtOnce, kPermute>(a, block, x, out, token);
+      MultiplyBlock<T, kTokensAtOnce, kPick>(a, block, x, out, token);
     }
-    for (; token + 2 <= out.y.rows; token += 2) {
-      MultiplyBlock<T, kBits, 2, kPermute>(a, block, x, out, token);
-    }
-    if (token < out.y.rows) MultiplyBlock<T, kBits, 1, kPermute>(a, block, x, out, token);
+    for (; token < out.y.rows; ++token) MultiplyBlock<T, 1, kPick>(a, block, x, out, token);
   }
-}
-
-template <typename T, int kBits>
-HWY_INLINE void WithTable(const StreamView& a, int64_t first_block, int64_t last_block,
-                          const StreamInputs& x, const StreamOutputs& out) {
-#if HWY_TARGET != HWY_SCALAR
-  if (x.group_stride <= kLanes) {
-    return MultiplyBlocks<T, kBits, true>(a, first_block, last_block, x, out);
-  }
-#endif
-  MultiplyBlocks<T, kBits, false>(a, first_block, last_block, x, out);
 }
 
 template <typename T>
-HWY_INLINE void WithBits(const StreamView& a, int64_t first_block, int64_t last_block,
+HWY_INLINE void WithPick(const StreamView& a, int64_t first_block, int64_t last_block,
                          const StreamInputs& x, const StreamOutputs& out) {
-  switch (a.index_bits) {
-    case 1: return WithTable<T, 1>(a, first_block, last_block, x, out);
-    case 2: return WithTable<T, 2>(a, first_block, last_block, x, out);
-    case 4: return WithTable<T, 4>(a, first_block, last_block, x, out);
-    default: return WithTable<T, 8>(a, first_block, last_block, x, out);
+  if (a.index_bits == 8) {
+    return MultiplyBlocks<T, Pick::kGatherByByte>(a, first_block, last_block, x, out);
   }
+#if HWY_TARGET != HWY_SCALAR
+  if (x.group_stride <= kLanes) {
+    return MultiplyBlocks<T, Pick::kPermute>(a, first_block, last_block, x, out);
+  }
+#endif
+  MultiplyBlocks<T, Pick::kGather>(a, first_block, last_block, x, out);
 }
 
 void MultiplyStream(const StreamView& a, int64_t first_block, int64_t last_block,
                     const StreamInputs& x, const StreamOutputs& out) {
-  if (a.value_type == ValueType::kF32) return WithBits<float>(a, first_block, last_block, x, out);
-  return WithBits<uint16_t>(a, first_block, last_block, x, out);
+  if (a.value_type == ValueType::kF32) return WithPick<float>(a, first_block, last_block, x, out);
+  return WithPick<uint16_t>(a, first_block, last_block, x, out);
 }
 
 }  // namespace HWY_NAMESPACE
