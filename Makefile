@@ -35,7 +35,11 @@ test: build
 	ctest --preset asan
 
 bench: program
+	$(WEFT) bench gemm
+	$(WEFT) bench gemm --shape 1x4096x4096 --shape 4x4096x4096 --pattern 2:4 --op fwd --threads 1
 	$(WEFT) bench solve
+	$(WEFT) bench solve --size 8192 --pattern 2:4 --pattern 1:4 --pattern 3:4 \
+	  --solver exact --solver magnitude --rounds 9
 	$(WEFT) bench solve --size 8192 --pattern 8:16 --solver exact --threads 2 --rounds 3
 
 format: setup

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -34,16 +36,27 @@ std::vector<float> gaussian_matrix(int64_t size, uint64_t seed) {
 }
 
 // Seconds of one run, over at least 20 ms of runs.
-double time_solver(const Solver& solver, const std::vector<float>& weights,
-                   const WeightShape& shape, const Pattern& pattern) {
+double time_of(const std::function<void()>& run) {
   constexpr double kLongEnough = 0.02;
   const Clock::time_point begun = Clock::now();
   int runs = 0;
   do {
-    find_mask(solver, weights.data(), shape, pattern);
+    run();
     ++runs;
   } while (seconds_since(begun) < kLongEnough);
   return seconds_since(begun) / runs;
+}
+
+// On integers, unlike on floats, the compiler may add in any order, and does so in vectors.
+void read_plainly(const std::vector<float>& weights, int64_t rows) {
+  const auto cols = weights.size() / static_cast<size_t>(rows);
+  std::atomic<uint32_t> sum = 0;
+  parallel_for(rows, [&](int64_t r) {
+    const float* row = weights.data() + static_cast<size_t>(r) * cols;
+    uint32_t of_row = 0;
+    for (size_t c = 0; c < cols; ++c) of_row += std::bit_cast<uint32_t>(row[c]);
+    sum += of_row;
+  });
 }
 
 double kept_in_rows(const std::vector<float>& weights, const Mask& mask, int64_t rows) {
@@ -124,14 +137,17 @@ std::vector<SolveRecord> bench_solve(const SolvePlan& plan,
     const Clock::time_point begun = Clock::now();
     check_results(plan, weights, shape, pattern);
 
+    std::vector<double> read_seconds;
     std::vector<std::vector<double>> seconds(plan.solvers.size());
     int rounds = 0;
     double round_seconds = seconds_since(begun);  // the check was a round without the clock
     do {
       const Clock::time_point round_begun = Clock::now();
       for (size_t s = 0; s < plan.solvers.size(); ++s) {
-        seconds[s].push_back(time_solver(*plan.solvers[s], weights, shape, pattern));
+        seconds[s].push_back(
+            time_of([&] { find_mask(*plan.solvers[s], weights.data(), shape, pattern); }));
       }
+      read_seconds.push_back(time_of([&] { read_plainly(weights, plan.size); }));
       round_seconds = seconds_since(round_begun);
       ++rounds;
       progress((static_cast<double>(p) + static_cast<double>(rounds) / plan.rounds) /
@@ -139,16 +155,17 @@ std::vector<SolveRecord> bench_solve(const SolvePlan& plan,
     } while (rounds < plan.rounds && seconds_since(begun) + round_seconds < budget);
 
     for (size_t s = 0; s < plan.solvers.size(); ++s) {
-      std::vector<double> rates, ratios;
+      std::vector<double> rates, parts, ratios;
       for (size_t i = 0; i < seconds[s].size(); ++i) {
         rates.push_back(megaweights / seconds[s][i]);
+        parts.push_back(read_seconds[i] / seconds[s][i]);
         if (flow != plan.solvers.end()) {
           ratios.push_back(seconds[static_cast<size_t>(flow - plan.solvers.begin())][i] /
                            seconds[s][i]);
         }
       }
       records.push_back({std::string(plan.solvers[s]->name), pattern, plan.solvers[s]->transposable,
-                         rounds, spread_of(rates), spread_of(seconds[s]).median,
+                         rounds, spread_of(rates), spread_of(seconds[s]).median, spread_of(parts),
                          ratios.empty() ? std::nullopt : std::optional(spread_of(ratios))});
     }
   }

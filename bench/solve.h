@@ -5,6 +5,10 @@
 // taken within a round. Before anything is timed, results are checked: any mask that breaks its
 // pattern is an Error and no figure, and so is an exact one that misses the optimum of the first
 // four blocks of rows, found by flow or, along inputs only, by selection in every group.
+//
+// A solver has to read every weight once: a plain read of the matrix, its bits added up on the same
+// threads, is timed in every round too. It is the speed of memory if the matrix is larger than the
+// caches.
 #pragma once
 
 #include <functional>
@@ -34,6 +38,7 @@ struct SolveRecord {
   int rounds;
   Spread mweights_per_s;
   double seconds;                       // of one run, median
+  Spread part_of_read;                  // speed, in parts of that of a plain read
   std::optional<Spread> ratio_to_flow;  // if flow ran too
 };
 

@@ -54,12 +54,16 @@ class BenchSolveCommand : public Command {
     return fmt::format("{:.1f} ({:.1f}-{:.1f})", spread.median, spread.low, spread.high);
   }
 
+  static std::string part_text(const bench::Spread& spread) {
+    return fmt::format("{:.3f} ({:.3f}-{:.3f})", spread.median, spread.low, spread.high);
+  }
+
   void report(const std::vector<bench::SolveRecord>& records) const {
-    Table table(
-        {"pattern", "solver", ">Mweights/s (spread)", ">x flow (spread)", ">one run", ">rounds"});
+    Table table({"pattern", "solver", ">Mweights/s (spread)", ">x read (spread)",
+                 ">x flow (spread)", ">one run", ">rounds"});
     for (const bench::SolveRecord& record : records) {
       table.add({record.pattern.str() + (record.transposable ? " transposable" : ""), record.solver,
-                 spread_text(record.mweights_per_s),
+                 spread_text(record.mweights_per_s), part_text(record.part_of_read),
                  record.ratio_to_flow ? spread_text(*record.ratio_to_flow) : "-",
                  seconds_text(record.seconds), std::to_string(record.rounds)});
     }
@@ -81,6 +85,8 @@ class BenchSolveCommand : public Command {
                       {"transposable", record.transposable},
                       {"mweights_per_s", record.mweights_per_s.median},
                       {"mweights_per_s_spread", spread(record.mweights_per_s)},
+                      {"part_of_read", record.part_of_read.median},
+                      {"part_of_read_spread", spread(record.part_of_read)},
                       {"ratio_to_flow", ratio ? Json(ratio->median) : Json(nullptr)},
                       {"ratio_to_flow_spread", ratio ? spread(*ratio) : Json(nullptr)},
                       {"seconds", record.seconds},

@@ -5,6 +5,7 @@
 #include "cli/shared.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
+#include "weft/pack/packed_file.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
@@ -64,21 +65,23 @@ class CheckCommand : public Command {
 
   int run() override {
     common_.apply();
-    const Checkpoint checkpoint = Checkpoint::open(file_);
-    plan_ = checkpoint.plan();
+    const Checkpoint files = Checkpoint::open(file_);
+    const PackedCheckpoint checkpoint(files);
+    plan_ = files.plan();
+    promise_packed(checkpoint);
     if (pattern_.empty() && plan_.tensors.empty()) {
       throw UsageError(fmt::format("--pattern is needed: {} carries no weft.plan", file_));
     }
     refuse_missing_tensors(checkpoint);
     const Selection selection = names_.selection();
-    Progress progress("checking", checkpoint.bytes());
-    for (const ShardedTensor& tensor : checkpoint.tensors()) {
+    Progress progress("checking", files.bytes());
+    for (const LogicalTensor& tensor : checkpoint.tensors()) {
       if (const auto reason = reason_to_skip(selection, tensor.info)) {
         skipped_.push_back({tensor.info.name, *reason});
-        progress.add(tensor.info.bytes());
       } else {
-        checked_.push_back(check(checkpoint, tensor, progress));
+        checked_.push_back(check(checkpoint, tensor));
       }
+      progress.add(tensor.stored_bytes);
     }
     progress.finish();
     WEFT_CHECK(!checked_.empty(), "{}: no tensor to check: {}", file_, nothing_selected(skipped_));
@@ -87,9 +90,17 @@ class CheckCommand : public Command {
   }
 
  private:
-  void refuse_missing_tensors(const Checkpoint& checkpoint) const {
+  // A packed tensor has a pattern, if nothing else is promised of it.
+  void promise_packed(const PackedCheckpoint& checkpoint) {
+    for (const LogicalTensor& tensor : checkpoint.tensors()) {
+      if (!tensor.packed()) continue;
+      plan_.tensors.emplace(tensor.info.name, Promise{*tensor.pattern(), Axis::kIn});
+    }
+  }
+
+  void refuse_missing_tensors(const PackedCheckpoint& checkpoint) const {
     std::set<std::string_view> names;
-    for (const ShardedTensor& tensor : checkpoint.tensors()) names.insert(tensor.info.name);
+    for (const LogicalTensor& tensor : checkpoint.tensors()) names.insert(tensor.info.name);
     for (const auto& [name, promise] : plan_.tensors) {
       WEFT_CHECK(names.contains(name), "{}: weft.plan names tensor '{}', which is not there", file_,
                  printable(name));
@@ -117,15 +128,14 @@ class CheckCommand : public Command {
                            : Axis::kIn};
   }
 
-  CheckedTensor check(const Checkpoint& checkpoint, const ShardedTensor& tensor,
-                      Progress& progress) const {
+  CheckedTensor check(const PackedCheckpoint& checkpoint, const LogicalTensor& tensor) const {
     const TensorInfo& info = tensor.info;
     CheckedTensor result{info.name, info.shape, promise_for(info.name), 0, info.elements(), {}, {}};
     const Pattern& pattern = result.promise.pattern;
     if (result.promise.axis != Axis::kOut) result.in.emplace();
     if (result.promise.axis != Axis::kIn) result.out.emplace();
 
-    for_each_band(checkpoint, tensor, pattern.block(), [&](const Band& band) {
+    checkpoint.for_each_band(tensor, pattern.block(), [&](const Band& band) {
       WeightShape shape = WeightShape::of(info.shape);
       shape.outs = band.rows;
       const Mask nonzero = nonzero_mask(info.dtype, band.bytes, band.rows, shape.cols());
@@ -136,7 +146,6 @@ class CheckCommand : public Command {
       };
       if (result.in) add(result.in, count_groups_in(nonzero, shape, pattern));
       if (result.out) add(result.out, count_groups_out(nonzero, shape, pattern));
-      progress.add(band.bytes.size());
     });
     return result;
   }

@@ -63,9 +63,11 @@ CommandEntry info_command();
 CommandEntry kernels_command();
 CommandEntry ladder_command();
 CommandEntry mask_command();
+CommandEntry pack_command();
 CommandEntry plan_command();
 CommandEntry solvers_command();
 CommandEntry synth_command();
+CommandEntry unpack_command();
 
 // The command that was called, its flags filled in; or, if there is nothing to run (--help, or
 // wrong usage), an exit code and what to print.

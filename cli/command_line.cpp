@@ -97,7 +97,7 @@ std::string unknown_command(int argc, char** argv, CLI::App& app) {
 Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& commands,
                           const std::string& version) {
   CLI::App app(
-      "N:M sparsity: find masks, check files, count what a structure allows.\n"
+      "N:M sparsity: find masks, check and pack files, count what a structure allows.\n"
       "A pattern 2:4 keeps at most 2 of every 4 consecutive weights.",
       "weft");
   app.set_version_flag("--version", version);
@@ -107,6 +107,7 @@ Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& comm
       "Examples:\n"
       "  weft mask model.safetensors sparse.safetensors --pattern 2:4 --transposable\n"
       "  weft check sparse.safetensors\n"
+      "  weft pack sparse.safetensors packed.safetensors\n"
       "  weft ladder model.safetensors\n"
       "\n"
       "`weft COMMAND --help` shows the flags of a command, with examples.");

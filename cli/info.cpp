@@ -3,6 +3,7 @@
 #include "cli/shared.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
+#include "weft/pack/packed_file.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
@@ -32,18 +33,18 @@ void take_larger(MostPerGroup& most, const MostPerGroup& other) {
   for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], other[i]);
 }
 
-TensorFacts examine(const Checkpoint& checkpoint, const ShardedTensor& tensor, Progress& progress) {
+TensorFacts examine(const PackedCheckpoint& checkpoint, const LogicalTensor& tensor) {
   const TensorInfo& info = tensor.info;
   TensorFacts facts;
   if (!has_zero(info.dtype) || info.bytes() == 0) return facts;
   // Anything but a matrix or a convolution is one row of elements, as far as density goes.
   const bool weights = WeightShape::accepts(info.shape);
-  ShardedTensor flat = tensor;
-  if (!weights) flat.info.shape = {info.elements()};
+  LogicalTensor flat = tensor;
+  if (!weights) std::get<ShardedTensor>(flat.source).info.shape = {info.elements()};
 
   MostPerGroup most_in{}, most_out{};
   int64_t nonzero = 0;
-  for_each_band(checkpoint, flat, kReportedGroups.back(), [&](const Band& band) {
+  checkpoint.for_each_band(flat, kReportedGroups.back(), [&](const Band& band) {
     WeightShape shape{1, band.rows, 1};
     if (weights) {
       shape = WeightShape::of(info.shape);
@@ -55,7 +56,6 @@ TensorFacts examine(const Checkpoint& checkpoint, const ShardedTensor& tensor, P
       take_larger(most_in, most_per_group_in(mask, shape));
       take_larger(most_out, most_per_group_out(mask, shape));
     }
-    progress.add(band.bytes.size());
   });
   facts.density = static_cast<double>(nonzero) / static_cast<double>(info.elements());
   if (weights) {
@@ -92,19 +92,26 @@ class InfoCommand : public Command {
   int run() override {
     common_.apply();
     const Checkpoint checkpoint = Checkpoint::open(file_);
+    const PackedCheckpoint logical(checkpoint);
     Progress progress("reading", checkpoint.bytes());
-    Table table({"tensor", "dtype", "shape", ">size", ">density", "along inputs", "along outputs"});
+    Table table({"tensor", "dtype", "shape", "packed", ">size", ">density", "along inputs",
+                 "along outputs"});
     Json tensors = Json::array();
-    for (const ShardedTensor& tensor : checkpoint.tensors()) {
-      const TensorFacts facts = examine(checkpoint, tensor, progress);
+    size_t packed = 0;
+    for (const LogicalTensor& tensor : logical.tensors()) {
+      const TensorFacts facts = examine(logical, tensor);
+      progress.add(tensor.stored_bytes);
+      packed += tensor.packed() ? 1 : 0;
+      const std::string pattern = tensor.packed() ? tensor.pattern()->str() : "-";
       table.add({printable(tensor.info.name), std::string(dtype_name(tensor.info.dtype)),
-                 shape_text(tensor.info.shape), bytes_text(tensor.info.bytes()),
+                 shape_text(tensor.info.shape), pattern, bytes_text(tensor.stored_bytes),
                  facts.density ? percent(*facts.density) : "-", joined(facts.patterns_in),
                  joined(facts.patterns_out)});
       tensors.push_back({{"name", tensor.info.name},
                          {"dtype", dtype_name(tensor.info.dtype)},
                          {"shape", tensor.info.shape},
-                         {"bytes", tensor.info.bytes()},
+                         {"packed", tensor.packed() ? Json(pattern) : Json(nullptr)},
+                         {"bytes", tensor.stored_bytes},
                          {"density", facts.density ? Json(*facts.density) : Json(nullptr)},
                          {"patterns_in", facts.patterns_in},
                          {"patterns_out", facts.patterns_out}});
@@ -126,8 +133,8 @@ class InfoCommand : public Command {
       print(fmt::format("  {} = {}\n", printable(key), printable(text)));
     }
     print(fmt::format(
-        "\n{}: {} tensors, {}{}\n", file_, checkpoint.tensors().size(),
-        bytes_text(checkpoint.bytes()),
+        "\n{}: {} tensors, {}{}{}\n", file_, logical.tensors().size(),
+        bytes_text(checkpoint.bytes()), packed > 0 ? fmt::format(", {} packed", packed) : "",
         checkpoint.sharded() ? fmt::format(", {} shards", checkpoint.shard_count()) : ""));
     return 0;
   }
@@ -146,7 +153,8 @@ CommandEntry info_command() {
       "  weft info sharded-model/ --json\n"
       "\n"
       "Patterns are of groups of 2, 4, 8, 16, 32 and 64; one that a smaller group implies is not\n"
-      "repeated (2:4 implies 4:8).",
+      "repeated (2:4 implies 4:8). A packed tensor is shown as it was before, with the pattern it\n"
+      "is packed by and the bytes that it takes now.",
       std::make_unique<InfoCommand>()};
 }
 

@@ -8,6 +8,7 @@
 #include "weft/mask/diversity.h"
 #include "weft/mask/retained.h"
 #include "weft/mask/solver.h"
+#include "weft/pack/packed_file.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
@@ -59,6 +60,7 @@ class LadderCommand : public Command {
   int run() override {
     common_.apply();
     const Checkpoint checkpoint = Checkpoint::open(file_);
+    require_unpacked(checkpoint);
     const Selection selection = names_.selection();
     Progress progress("solving", checkpoint.bytes());
     for (const ShardedTensor& tensor : checkpoint.tensors()) {

@@ -54,6 +54,8 @@ int run(int argc, char** argv) {
   commands.push_back(mask_command());
   commands.push_back(check_command());
   commands.push_back(info_command());
+  commands.push_back(pack_command());
+  commands.push_back(unpack_command());
   commands.push_back(ladder_command());
   commands.push_back(diversity_command());
   commands.push_back(plan_command());

@@ -7,6 +7,7 @@
 #include "weft/core/text.h"
 #include "weft/mask/retained.h"
 #include "weft/mask/solver.h"
+#include "weft/pack/packed_file.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
@@ -50,6 +51,7 @@ class MaskCommand : public Command {
     pattern_ = Pattern::parse(pattern_text_);
     solver_ = &chosen_solver();
     const Checkpoint checkpoint = Checkpoint::open(in_);
+    require_unpacked(checkpoint);
     select(checkpoint);
 
     CheckpointWriter writer(out_, checkpoint, new_plan(checkpoint));

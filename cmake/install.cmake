@@ -11,8 +11,11 @@ install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PA
   PATTERN strict_json.h EXCLUDE
   PATTERN algorithms.h EXCLUDE
   PATTERN onednn.h EXCLUDE
+  PATTERN onednn_conv.h EXCLUDE
   PATTERN group_check.h EXCLUDE
   PATTERN largest_of.h EXCLUDE
+  PATTERN narrow.h EXCLUDE
+  PATTERN packed_parts.h EXCLUDE
   PATTERN sections.h EXCLUDE
   PATTERN sharing.h EXCLUDE
   PATTERN stream_groups.h EXCLUDE

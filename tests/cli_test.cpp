@@ -7,6 +7,7 @@
 #include <limits>
 #include <thread>
 
+#include "tests/model_files.h"
 #include "tests/program.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/core/rng.h"
@@ -19,108 +20,9 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-std::vector<float> gaussian(int64_t count, uint64_t stream = 0) {
-  std::vector<float> values(static_cast<size_t>(count));
-  const Rng rng(7, stream);
-  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(rng.normal(i));
-  return values;
-}
-
-struct NamedTensor {
-  std::string name;
-  Dtype dtype;
-  std::vector<int64_t> shape;
-  std::vector<float> values;
-};
-
-template <typename To, typename Convert>
-std::string bytes_as(const std::vector<float>& values, Convert convert) {
-  std::string bytes;
-  for (const float value : values) {
-    const To element = convert(value);
-    bytes.append(reinterpret_cast<const char*>(&element), sizeof element);
-  }
-  return bytes;
-}
-
-std::string encode(Dtype dtype, const std::vector<float>& values) {
-  switch (dtype) {
-    case Dtype::kF64: return bytes_as<double>(values, [](float v) { return double{v}; });
-    case Dtype::kBf16:
-      return bytes_as<uint16_t>(
-          values, [](float v) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(v) >> 16); });
-    case Dtype::kF16:  // for values in its normal range; mantissa cut
-      return bytes_as<uint16_t>(values, [](float v) {
-        const auto bits = std::bit_cast<uint32_t>(v);
-        const uint32_t magnitude =
-            (bits & 0x7fffffff) < 0x38800000 ? 0 : ((bits & 0x7fffffff) - 0x38000000) >> 13;
-        return static_cast<uint16_t>((bits >> 16 & 0x8000) | magnitude);
-      });
-    default: return bytes_as<float>(values, [](float v) { return v; });
-  }
-}
-
-void write_file(const std::string& path, const std::vector<NamedTensor>& tensors,
-                const Metadata& metadata = {}) {
-  std::vector<TensorInfo> infos;
-  for (const NamedTensor& tensor : tensors) {
-    infos.push_back({tensor.name, tensor.dtype, tensor.shape, 0, 0});
-  }
-  SafetensorsWriter writer(path, infos, metadata);
-  for (const NamedTensor& tensor : tensors) {
-    const std::string bytes = encode(tensor.dtype, tensor.values);
-    writer.write(tensor.name, 0, std::as_bytes(std::span(bytes)));
-  }
-  writer.commit();
-}
-
-std::string tensor_bytes_of(const std::string& path, const std::string& name) {
-  const Checkpoint checkpoint = Checkpoint::open(path);
-  for (const ShardedTensor& tensor : checkpoint.tensors()) {
-    if (tensor.info.name != name) continue;
-    std::string bytes(tensor.info.bytes(), '\0');
-    checkpoint.read(tensor, 0, std::as_writable_bytes(std::span(bytes)));
-    return bytes;
-  }
-  ADD_FAILURE() << path << " has no tensor " << name;
-  return "";
-}
-
-std::vector<float> floats_of(const std::string& path, const std::string& name) {
-  const std::string bytes = tensor_bytes_of(path, name);
-  std::vector<float> values(bytes.size() / 4);
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
-
-// A model with one of everything that `mask` tells apart.
-std::string write_model(const ScratchFolder& folder) {
-  const std::string path = folder / "model.safetensors";
-  write_file(path,
-             {{"fc1.weight", Dtype::kF32, {24, 40}, gaussian(960, 1)},
-              {"fc1.bias", Dtype::kF32, {24}, gaussian(24, 2)},
-              {"conv.weight", Dtype::kF32, {16, 8, 3, 3}, gaussian(1152, 3)},
-              {"half.weight", Dtype::kF16, {8, 16}, gaussian(128, 4)},
-              {"brain.weight", Dtype::kBf16, {9, 17}, gaussian(153, 5)},
-              {"double.weight", Dtype::kF64, {12, 12}, gaussian(144, 6)},
-              {"embed_tokens.weight", Dtype::kF32, {16, 16}, gaussian(256, 7)},
-              {"norm.weight", Dtype::kF32, {4, 4}, gaussian(16, 8)}},
-             {{"author", "somebody"}});
-  return path;
-}
-
-void expect_one_line(const Outcome& outcome, int code, const std::vector<std::string>& parts) {
-  EXPECT_EQ(outcome.code, code) << outcome.err;
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_TRUE(outcome.err.starts_with("weft: ")) << outcome.err;
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  for (const std::string& part : parts) {
-    EXPECT_NE(outcome.err.find(part), std::string::npos) << part << " is not in: " << outcome.err;
-  }
-}
-
 TEST(Help, TeachesEveryCommandWithExamples) {
-  for (const char* command : {"mask", "check", "info", "ladder", "diversity", "solvers", "synth"}) {
+  for (const char* command :
+       {"mask", "check", "info", "pack", "unpack", "ladder", "diversity", "solvers", "synth"}) {
     const Outcome help = run({command, "--help"});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_NE(help.out.find("Examples:\n  weft " + std::string(command)), std::string::npos);
@@ -552,10 +454,11 @@ TEST(Bench, SolvePrintsRecords) {
   EXPECT_EQ(records.size(), 2 * solvers().size());
   for (const json& record : records) {
     for (const char* key :
-         {"solver", "pattern", "transposable", "mweights_per_s", "ratio_to_flow"}) {
+         {"solver", "pattern", "transposable", "mweights_per_s", "part_of_read", "ratio_to_flow"}) {
       EXPECT_TRUE(record.contains(key)) << key;
     }
     EXPECT_GT(record["mweights_per_s"], 0.0);
+    EXPECT_GT(record["part_of_read"], 0.0);
   }
 }
 

@@ -246,6 +246,9 @@ TEST(MatrixView, RowsAreAStrideApart) {
   const MatrixView<const int> below = view.rows_from(1, 2);
   EXPECT_EQ(below.rows, 2);
   EXPECT_EQ(below.at(0, 0), 4);
+  const MatrixView<int> right = view.cols_from(1, 1);
+  EXPECT_EQ(right.cols, 1);
+  EXPECT_EQ(right.at(2, 0), 9);
   EXPECT_EQ(MatrixView<int>(cells.data(), 3, 4).row(2), cells.data() + 8);
 }
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "tests/weights.h"
 #include "weft/core/isa.h"
@@ -577,6 +578,113 @@ TEST(Exact4x4, FindsEachFullMaskWhereItIsTheOnlyBest) {
           found |= static_cast<TileCode>(mask.bits(r, 4 * (t + shift), 4)) << (4 * r);
         }
         ASSERT_EQ(found, masks[size_t(t)]) << "tile " << t;
+      }
+    }
+  }
+}
+
+// Floats take the quick path with its proofs, the same numbers as doubles the sums in double: what
+// the proofs accept must be what the sums find, ties included.
+struct Draw {
+  std::string_view name;
+  float (*draw)(const Rng& rng, uint64_t index);
+};
+
+constexpr uint64_t kDrawnCols = 4 * 16 * 4096 + 20;  // the last vector of tiles is not full
+
+// A number of its own for every 16 tiles, and for every tile.
+uint64_t chunk_word(const Rng& rng, uint64_t index) {
+  return rng.words(~(index % kDrawnCols / 64))[0];
+}
+uint64_t tile_word(const Rng& rng, uint64_t index) {
+  return rng.words(~(index % kDrawnCols / 4))[1];
+}
+float normal(const Rng& rng, uint64_t index) { return static_cast<float>(rng.normal(index)); }
+
+constexpr std::array kDraws = {
+    Draw{"gaussian", normal},
+    Draw{"gaussian in bf16",
+         [](const Rng& rng, uint64_t i) {
+           return std::bit_cast<float>(std::bit_cast<uint32_t>(normal(rng, i)) & 0xffff0000U);
+         }},
+    Draw{"gaussian in int8",
+         [](const Rng& rng, uint64_t i) { return std::round(40 * normal(rng, i)) * 0.0123F; }},
+    Draw{"ulps apart",  // from one to beyond what the proofs ask for
+         [](const Rng& rng, uint64_t i) {
+           const auto step = static_cast<float>(1U << (tile_word(rng, i) % 12));
+           return 1 + 0x1p-23F * step * static_cast<float>(rng.words(i)[0] % 8);
+         }},
+    Draw{"gaussian of every magnitude",  // from subnormal to the largest there is
+         [](const Rng& rng, uint64_t i) {
+           const int exponent = static_cast<int>(tile_word(rng, i) % 270) - 145;
+           return static_cast<float>(std::ldexp(std::min(rng.normal(i), 3.9), exponent));
+         }},
+    Draw{"huge next to tiny",
+         [](const Rng& rng, uint64_t i) {
+           const auto words = rng.words(i);
+           const float some = 1 + 0x1p-23F * static_cast<float>(words[1] % 4);
+           switch (words[0] % 5) {
+             case 0: return 1e30F * some;
+             case 1: return 1e-30F * some;
+             case 2: return std::numeric_limits<float>::denorm_min() * some;
+             case 3: return std::numeric_limits<float>::max();
+             default: return some;
+           }
+         }},
+    Draw{"zeros and a tiny power of two",  // of which the reciprocal may not be a number
+         [](const Rng& rng, uint64_t i) {
+           const uint64_t tile = tile_word(rng, i);
+           if (tile % 4 != 0) return normal(rng, i);  // or so many ties would not even be tried
+           const int exponent = -100 - static_cast<int>(tile / 4 % 16);
+           return static_cast<float>(std::ldexp(rng.words(i)[0] % 2, exponent));
+         }},
+    Draw{"zeros here and there",
+         [](const Rng& rng, uint64_t i) {
+           return chunk_word(rng, i) % 2 == 0 ? 0.0F : normal(rng, i);
+         }},
+    Draw{"nine zeros in ten",
+         [](const Rng& rng, uint64_t i) {
+           return rng.words(i)[3] % 10 == 0 ? normal(rng, i) : 0.0F;
+         }},
+};
+
+TEST(Exact4x4, QuickPathFindsTheMasksOfTheSumsInDoubleOnEveryInstructionSet) {
+  struct IsaGuard {
+    ~IsaGuard() { restore_isa(); }
+  } guard;
+  const WeightShape shape{4, static_cast<int64_t>(kDrawnCols)};
+  for (const Draw& source : kDraws) {
+    const Rng rng(test_seed(), 1250);
+    Weights<float> narrow{shape, std::vector<float>(4 * kDrawnCols)};
+    for (size_t i = 0; i < narrow.values.size(); ++i) narrow.values[i] = source.draw(rng, i);
+    const Weights<double> wide{shape, {narrow.values.begin(), narrow.values.end()}};
+    for (const SmallTile& tile : kTiles4x4) {
+      const Pattern pattern(tile.keep, 4);
+      SCOPED_TRACE(trace("exact", shape, pattern, source.name, 1250));
+      restore_isa();
+      const Mask expected = mask_of(solver("exact"), wide, pattern);
+      for (const std::string& isa : available_isas()) {
+        force_isa(isa);
+        ASSERT_EQ(mask_of(solver("exact"), narrow, pattern), expected) << isa;
+      }
+    }
+  }
+}
+
+// Weights are looked at on the way through several loops; none may miss one.
+TEST(UnusableWeight, IsNamedWhereverItIs) {
+  const WeightShape shape{7, 64 * 18 + 39};
+  for (const std::string_view name : {"exact", "magnitude"}) {
+    for (const Kind kind : {Kind::kGaussian, Kind::kZeros}) {
+      auto weights = draw_weights<float>(kind, shape, 1260);
+      for (int64_t i = 0; i < shape.outs * shape.ins; i += 13) {
+        SCOPED_TRACE(trace(name, shape, Pattern(2, 4), name_of(kind), 1260));
+        float& weight = weights.values[static_cast<size_t>(i)];
+        const float before = std::exchange(weight, i % 2 == 0 ? INFINITY : -NAN);
+        const std::string position = fmt::format("weight [{}, {}] ", i / shape.ins, i % shape.ins);
+        ASSERT_EQ(refusal(solver(name), weights, Pattern(2, 4)).substr(0, position.size()),
+                  position);
+        weight = before;
       }
     }
   }

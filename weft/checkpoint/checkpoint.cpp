@@ -87,6 +87,36 @@ fs::path shard_name(const Checkpoint& checkpoint, size_t i) {
   return checkpoint.shard(i).path().filename();
 }
 
+// Every shard has the entries of its own tensors.
+CheckpointLayout with_plan(CheckpointLayout layout, const SparsityPlan& plan) {
+  for (ShardLayout& shard : layout.shards) {
+    SparsityPlan of_shard;
+    for (const TensorInfo& tensor : shard.tensors) {
+      const auto promised = plan.tensors.find(tensor.name);
+      if (promised != plan.tensors.end()) of_shard.tensors.insert(*promised);
+    }
+    of_shard.store_in(shard.metadata);
+  }
+  return layout;
+}
+
+std::string index_text(const CheckpointLayout& layout) {
+  Json index = {{"metadata", Json::parse(layout.index_metadata)}, {"weight_map", Json::object()}};
+  for (const ShardLayout& shard : layout.shards) {
+    for (const TensorInfo& tensor : shard.tensors) {
+      index["weight_map"][tensor.name] = shard.name.string();
+    }
+  }
+  // Not simply the sum: some programs count it otherwise.
+  Json& metadata = index["metadata"];
+  if (metadata.is_object() && metadata.contains("total_size") &&
+      metadata["total_size"].is_number_unsigned()) {
+    metadata["total_size"] =
+        metadata["total_size"].get<uint64_t>() + layout.bytes() - layout.bytes_before;
+  }
+  return index.dump(2) + "\n";
+}
+
 }  // namespace
 
 Checkpoint Checkpoint::open(const fs::path& path) {
@@ -190,15 +220,41 @@ void for_each_band(const Checkpoint& checkpoint, const ShardedTensor& tensor, in
   }
 }
 
+CheckpointLayout Checkpoint::layout() const {
+  CheckpointLayout result;
+  for (size_t i = 0; i < shard_count(); ++i) {
+    const Header& header = shard(i).header();
+    result.shards.push_back({shard_name(*this, i), header.tensors, header.metadata});
+  }
+  if (index_) {
+    result.index = index_->path.filename();
+    result.index_metadata = index_->metadata;
+  }
+  result.bytes_before = bytes();
+  return result;
+}
+
+uint64_t CheckpointLayout::bytes() const {
+  uint64_t total = 0;
+  for (const ShardLayout& shard : shards) {
+    for (const TensorInfo& tensor : shard.tensors)
+      total += tensor_bytes(tensor.dtype, tensor.shape);
+  }
+  return total;
+}
+
 CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& like,
-                                   const SparsityPlan& plan) {
-  if (like.sharded()) {
+                                   const SparsityPlan& plan)
+    : CheckpointWriter(target, with_plan(like.layout(), plan)) {}
+
+CheckpointWriter::CheckpointWriter(const fs::path& target, const CheckpointLayout& layout) {
+  if (layout.index) {
     const bool names_index = target.string().ends_with(kIndexEnding);
     WEFT_CHECK(!target.string().ends_with(".safetensors"),
                "{}: the input is sharded: the output is a folder, or a name that ends in {}",
                target.string(), kIndexEnding);
     folder_ = names_index ? target.parent_path() : target;
-    index_path_ = names_index ? target : target / like.index_->path.filename();
+    index_path_ = names_index ? target : target / *layout.index;
     std::error_code failure;
     if (!folder_.empty() && fs::create_directory(folder_, failure)) {
       made_folder_.path = folder_;
@@ -206,26 +262,12 @@ CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& lik
     }
     WEFT_CHECK(!failure, "{}: cannot make the folder: {}", folder_.string(), failure.message());
     targets_.push_back(index_path_);
+    index_text_ = index_text(layout);
   }
-
-  Json index = {{"metadata", nullptr}, {"weight_map", Json::object()}};
-  for (size_t i = 0; i < like.shard_count(); ++i) {
-    const Header& header = like.shard(i).header();
-    SparsityPlan shard_plan;
-    for (const TensorInfo& tensor : header.tensors) {
-      const auto promised = plan.tensors.find(tensor.name);
-      if (promised != plan.tensors.end()) shard_plan.tensors.insert(*promised);
-      if (like.sharded()) index["weight_map"][tensor.name] = shard_name(like, i).string();
-    }
-    Metadata metadata = header.metadata;
-    shard_plan.store_in(metadata);
-    const fs::path path = like.sharded() ? folder_ / shard_name(like, i) : target;
-    shards_.push_back(std::make_unique<SafetensorsWriter>(path, header.tensors, metadata));
+  for (const ShardLayout& shard : layout.shards) {
+    const fs::path path = layout.index ? folder_ / shard.name : target;
+    shards_.push_back(std::make_unique<SafetensorsWriter>(path, shard.tensors, shard.metadata));
     targets_.push_back(path);
-  }
-  if (like.sharded()) {
-    index["metadata"] = Json::parse(like.index_->metadata);
-    index_text_ = index.dump(2) + "\n";
   }
 }
 

@@ -30,6 +30,21 @@ struct ShardedTensor {
   size_t shard = 0;
 };
 
+// What the files of a checkpoint are to hold: their names, tensors and metadata.
+struct ShardLayout {
+  std::filesystem::path name;  // of the file, without its folder
+  std::vector<TensorInfo> tensors;
+  Metadata metadata;
+};
+struct CheckpointLayout {
+  std::vector<ShardLayout> shards;
+  std::optional<std::filesystem::path> index;  // its name, if the checkpoint is sharded
+  std::string index_metadata;                  // its "metadata" object, as JSON
+  uint64_t bytes_before = 0;  // of all tensors; "total_size" changes by as much as they do
+
+  uint64_t bytes() const;  // of all tensors
+};
+
 class Checkpoint {
  public:
   // Throws Error with a line that names the file and the problem.
@@ -47,6 +62,9 @@ class Checkpoint {
   // so a plan may name tensors that are not there; if shards contradict each other, the first wins.
   SparsityPlan plan() const;
 
+  // The layout of this checkpoint, for one that is written after its model.
+  CheckpointLayout layout() const;
+
   // The files that are read: the index, if any, and the shards.
   std::vector<std::filesystem::path> paths() const;
 
@@ -55,7 +73,6 @@ class Checkpoint {
   std::string file_of(const ShardedTensor& tensor) const;
 
  private:
-  friend class CheckpointWriter;
   struct Index {
     std::filesystem::path path;
     std::string metadata;  // its "metadata" object, as JSON
@@ -86,8 +103,9 @@ void for_each_band(const Checkpoint& checkpoint, const ShardedTensor& tensor, in
                    uint64_t target_bytes = uint64_t{32} << 20);
 
 // Writes a checkpoint with the tensors of another one (their values may differ), as one file or
-// sharded as that one is. Nothing appears under the target names before commit(); if the writer is
-// destroyed before, nothing of it stays.
+// sharded as that one is; or with the tensors of a layout, whose offsets do not matter. Nothing
+// appears under the target names before commit(); if the writer is destroyed before, nothing of it
+// stays.
 //
 // A sharded checkpoint goes into a folder, which is made if need be, or to a name that ends in
 // .index.json. Its index is removed first and written last: whatever happens in between, no index
@@ -96,7 +114,9 @@ class CheckpointWriter {
  public:
   CheckpointWriter(const std::filesystem::path& target, const Checkpoint& like,
                    const SparsityPlan& plan);
+  CheckpointWriter(const std::filesystem::path& target, const CheckpointLayout& layout);
 
+  // Of the tensor only its name and shard count.
   void write(const ShardedTensor& tensor, uint64_t offset, std::span<const std::byte> bytes);
   // Copies a tensor as it is, in pieces.
   void copy(const Checkpoint& from, const ShardedTensor& tensor);

@@ -4,7 +4,7 @@
 //
 //   {"version": 1, "tensors": {"fc1.weight": {"pattern": "2:4", "axis": "both"}}}
 //
-// so that a later reader knows what the file promises. docs/formats.md describes it.
+// so that a later reader knows what the file promises. docs/format.md describes it.
 #pragma once
 
 #include <map>

@@ -35,6 +35,9 @@ class Mask {
   }
   void put_bits(int64_t row, int64_t col, int count, uint64_t bits);
 
+  // The words of a row, to write many at once; bits past the last column must stay zero.
+  uint64_t* row_words(int64_t row) { return words_.data() + row * words_per_row_; }
+
   int64_t count() const;   // kept weights
   double density() const;  // kept / all; 1 for an empty matrix
   Mask transposed() const;

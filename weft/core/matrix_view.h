@@ -30,6 +30,10 @@ struct MatrixView {
     assert(first >= 0 && count >= 0 && first + count <= rows);
     return MatrixView(data + first * row_stride, count, cols, row_stride);
   }
+  MatrixView cols_from(int64_t first, int64_t count) const {
+    assert(first >= 0 && count >= 0 && first + count <= cols);
+    return MatrixView(data + first, rows, count, row_stride);
+  }
 
   operator MatrixView<const T>() const { return {data, rows, cols, row_stride}; }
 };

@@ -63,6 +63,8 @@ std::string cpu_name() {
 
 }  // namespace
 
+std::span<const LayerShape> model_shapes() { return kModelShapes; }
+
 void LayerShape::check() const {
   for (const int64_t size : {tokens, ins, outs}) {
     WEFT_CHECK(size >= 1 && size <= INT32_MAX,

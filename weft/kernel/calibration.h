@@ -9,6 +9,7 @@
 #include <array>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,9 @@ struct ProductTimes {
   double sparse = 0.0;  // without packing the sparse operand
   double pack = 0.0;    // the sparse operand, from weights and mask
 };
+
+// The shapes on which predictions stand.
+std::span<const LayerShape> model_shapes();
 
 // Times both paths, taking turns; medians.
 ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern);

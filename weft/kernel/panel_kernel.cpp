@@ -9,10 +9,10 @@
 // What was tried (AMD Zen 3, AVX2, one core, panel in L1, peak 104 GFLOP/s): R = 1 gives 61, 77,
 // 80, 81 GFLOP/s at V = 4, 6, 8, 12; R = 2 gives 102 at V = 4 and 98 at V = 6; R = 4 gives 103 at V
 // = 2 and 48 at V = 3, which spills. Taking four offsets with one load and broadcasting from a
-// register gave 84 at V = 8 and less at every other V, so the loop stays as simple as it is.
+// register gave 84 at V = 8 and less at every other V, and prefetching the pack or C was never
+// better than leaving it to the CPU, so the loop stays as simple as it is.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/kernel/panel_kernel.cpp"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
@@ -50,8 +50,6 @@ HWY_INLINE void KeepInRegister(Vec& v) {
   (void)v;
 #endif
 }
-
-constexpr uintptr_t kAhead = 1024;  // bytes
 
 struct Cell {
   const uint16_t* HWY_RESTRICT offsets;
@@ -95,42 +93,33 @@ HWY_INLINE void MultiplyCell(const Cell& cell, const T* HWY_RESTRICT values,
   }
 }
 
-template <typename T>
-HWY_INLINE void PrefetchLines(const T* from, size_t count) {
-  constexpr size_t kLine = kCacheLine / sizeof(T);
-  for (size_t at = 0; at < count; at += kLine) hwy::Prefetch(from + at);
-}
-
-// The pack is read once from beginning to end: as much as `count` elements, some way ahead. The
-// address may lie past the end of the pack; a prefetch does not mind.
-template <typename T>
-HWY_INLINE void PrefetchAhead(const T* from, size_t count) {
-  PrefetchLines(reinterpret_cast<const T*>(reinterpret_cast<uintptr_t>(from) + kAhead), count);
-}
-
+// Pointers run along with the cells, which follow each other in the pack: with few entries per
+// cell, anything else would take as long as the products.
 template <int R, int V, typename T>
 HWY_NOINLINE void MultiplyCells(const PanelView& a, const PanelJob& job, int first_column) {
-  const uint32_t* starts = a.starts + job.panel * a.cells;
-  const auto* values = static_cast<const T*>(a.values);
-  const auto width = static_cast<size_t>(a.tile.width);
-  const size_t c_stride = width * static_cast<size_t>(a.row_stride);
-  const int64_t first_row = a.first_row(job.first_cell);
+  const uint32_t* start = a.starts + job.panel * a.cells + job.first_cell;
+  const uint32_t* const last = a.starts + job.panel * a.cells + job.last_cell;
+  const auto share = static_cast<size_t>(a.share);
+  const auto row = static_cast<size_t>(a.tile.width);
+  const size_t c_stride = row * static_cast<size_t>(a.row_stride);
+  const auto* values = static_cast<const T*>(a.values) + *start * share;
+  const uint16_t* offsets = a.offsets + *start;
   const float* b = job.b + first_column;
-  float* c0 = job.c + first_column;
-  for (int64_t q = job.first_cell; q < job.last_cell; ++q) {
-    const size_t begin = starts[q];
-    const auto share = static_cast<size_t>(a.share);
-    const Cell cell = {a.offsets + begin, starts[q + 1] - begin, share};
-    float* c = c0 + static_cast<size_t>(a.first_row(q) - first_row) * width;
-    PrefetchAhead(values + begin * share, cell.count * share);
-    PrefetchAhead(cell.offsets, cell.count);
-    if (!job.first && q + 1 < job.last_cell) {
-      const float* next = c0 + static_cast<size_t>(a.first_row(q + 1) - first_row) * width;
-      for (size_t r = 0; r < share; ++r) PrefetchLines(next + r * c_stride, V * hn::MaxLanes(D()));
-    }
+  float* c = job.c + first_column;
+  const bool first = job.first;
+
+  int64_t left_in_block = a.row_stride;
+  for (; start < last; ++start) {
+    const Cell cell = {offsets, start[1] - start[0], share};
     for (size_t r = 0; r < share; r += R) {
-      MultiplyCell<R, V>(cell, values + begin * share + r, b, c + r * c_stride, c_stride,
-                         job.first);
+      MultiplyCell<R, V>(cell, values + r, b, c + r * c_stride, c_stride, first);
+    }
+    values += cell.count * share;
+    offsets += cell.count;
+    c += row;
+    if (R > 1 && --left_in_block == 0) {  // the rows of the other members lie in between
+      left_in_block = a.row_stride;
+      c += (share - 1) * c_stride;
     }
   }
 }

@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 // A tile of C is written by one panel and read by the next: it must stay in L2, beside the panels
-// of B. Of 64, 128 and 256 KB the first was best or equal (AMD Zen 3, 512 KB of L2).
+// of B that are in use and the part of the pack that passes through.
 constexpr int64_t kTileBytes = 64 << 10;
 constexpr int64_t kDepthAtOnce = 4096;  // of B, copied together
 constexpr int64_t kVector = 16;         // stripes are cut at multiples of it: a cache line

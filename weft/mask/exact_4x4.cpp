@@ -15,12 +15,17 @@
 // 6 + 36 + 48 = 90 masks. The two halves of an `opposite` mask are independent, and so are the
 // three choices of a `crossed` one; hence six rounds of about 40 operations find the best.
 //
+// Floats come here only where quick_4x4.cpp cannot prove that its mask is the one found here.
+//
 // 1:4 is a permutation: rows 0, 1 share {a, b} in one of two ways, rows 2, 3 share {x, y}.
 // 3:4 prunes a permutation, so it is 1:4 on negated weights.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/mask/exact_4x4.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
+
+#include <algorithm>
+#include <span>
 
 #include "weft/mask/algorithms.h"
 
@@ -30,7 +35,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using D = hn::ScalableTag<double>;
+using D = hn::CappedTag<double, 16>;  // a chunk of tiles
 using V = hn::VFromD<D>;
 
 // Scores and the masks that reach them. A mask is 16 bits, bit 4 * row + col, held as a double so
@@ -138,7 +143,7 @@ HWY_INLINE V Solve14(const Tiles& w) {
 
 // Four rows of `Lanes` tiles into [4, 4, Lanes]; `sign` is 1, or -1 to negate magnitudes.
 template <typename T>
-HWY_INLINE void LoadTiles(MatrixView<const T> band, int64_t col, V sign, double* HWY_RESTRICT w) {
+HWY_INLINE void LoadTiles(MatrixView<const T> band, V sign, double* HWY_RESTRICT w) {
   const D d;
   const hn::Rebind<T, D> dt;
   const size_t lanes = hn::Lanes(d);
@@ -151,7 +156,7 @@ HWY_INLINE void LoadTiles(MatrixView<const T> band, int64_t col, V sign, double*
   };
   for (int64_t r = 0; r < 4; ++r) {
     hn::VFromD<decltype(dt)> v0, v1, v2, v3;
-    hn::LoadInterleaved4(dt, band.row(r) + col, v0, v1, v2, v3);
+    hn::LoadInterleaved4(dt, band.row(r), v0, v1, v2, v3);
     double* to = w + static_cast<size_t>(4 * r) * lanes;
     hn::Store(hn::Mul(widen(v0), sign), d, to);
     hn::Store(hn::Mul(widen(v1), sign), d, to + lanes);
@@ -166,16 +171,16 @@ struct Corner {
   int64_t col;
 };
 
-// As many tiles as there are lanes, beginning at column `col` of the band; the masks of the first
-// `count` of them go to `corner` of the mask.
+// As many tiles as there are lanes, beginning at column 0 of the band; the masks of the first
+// `count` of them go to `corner` of the mask, within one of its words.
 template <typename T>
-HWY_INLINE void SolveTiles(MatrixView<const T> band, int64_t col, int keep, size_t count,
-                           Mask& mask, Corner corner) {
+HWY_INLINE void SolveTiles(MatrixView<const T> band, int keep, size_t count, Mask& mask,
+                           Corner corner) {
   const D d;
   const hn::Rebind<int32_t, D> di32;
   HWY_ALIGN double w[16 * hn::MaxLanes(D())];
   HWY_ALIGN int32_t masks[hn::MaxLanes(D())];
-  LoadTiles(band, col, hn::Set(d, keep == 3 ? -1.0 : 1.0), w);
+  LoadTiles(band, hn::Set(d, keep == 3 ? -1.0 : 1.0), w);
   const Tiles tiles(w);
   hn::Store(hn::DemoteTo(di32, keep == 2 ? Solve24(tiles) : Solve14(tiles)), di32, masks);
 
@@ -185,41 +190,44 @@ HWY_INLINE void SolveTiles(MatrixView<const T> band, int64_t col, int keep, size
     const uint64_t tile = static_cast<uint32_t>(masks[l]) ^ flip;
     for (size_t r = 0; r < 4; ++r) rows[r] |= ((tile >> (4 * r)) & 15) << (4 * l);
   }
-  for (int64_t r = 0; r < 4; ++r) {
-    mask.put_bits(corner.row + r, corner.col, static_cast<int>(4 * count), rows[r]);
+  const uint64_t ones = ~uint64_t{0} >> (64 - 4 * count);
+  for (size_t r = 0; r < 4; ++r) {
+    uint64_t& word = mask.row_words(corner.row + static_cast<int64_t>(r))[corner.col / 64];
+    word = (word & ~(ones << corner.col % 64)) | (rows[r] << corner.col % 64);
   }
 }
 
 template <typename T>
-int64_t Exact4x4Band(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
-                     int64_t first_row) {
-  const size_t lanes = hn::Lanes(D());
-  const auto stride = static_cast<int64_t>(4 * lanes);
-  int64_t col = 0;
-  for (; col + stride <= band.cols; col += stride) {
-    SolveTiles(band, col, pattern.keep(), lanes, mask, Corner{first_row, col});
-  }
-  // Whole tiles fewer than the lanes take the same path, so that ties fall the same way whatever
-  // the vector length.
-  const int64_t left = (band.cols - col) / 4;
-  if (left > 0) {
-    HWY_ALIGN T padded[16 * hn::MaxLanes(D())] = {};
-    for (int64_t r = 0; r < 4; ++r) {
-      for (int64_t c = 0; c < 4 * left; ++c) padded[r * stride + c] = band.row(r)[col + c];
+void Exact4x4Band(MatrixView<const T> band, const Pattern& pattern,
+                  std::span<const uint16_t> wanted, Mask& mask, int64_t first_row) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(D()));
+  const int64_t tiles = band.cols / 4;
+  HWY_ALIGN T padded[16 * hn::MaxLanes(D())] = {};
+  for (int64_t tile = 0; tile < tiles; tile += lanes) {
+    const uint32_t chunk = wanted[static_cast<size_t>(tile / 16)];
+    if (chunk == 0) tile += 16 - lanes;
+    if (((chunk >> (tile % 16)) & ((1U << lanes) - 1)) == 0) continue;
+    const int64_t count = HWY_MIN(lanes, tiles - tile), col = 4 * tile;
+    // Whole tiles fewer than the lanes take the same path, so that ties fall the same way whatever
+    // the vector length.
+    if (count < lanes) {
+      for (int64_t r = 0; r < 4; ++r) {
+        std::copy_n(band.row(r) + col, 4 * count, padded + 4 * lanes * r);
+      }
     }
-    SolveTiles(MatrixView<const T>(padded, 4, stride), 0, pattern.keep(), static_cast<size_t>(left),
-               mask, Corner{first_row, col});
+    const MatrixView<const T> from =
+        count < lanes ? MatrixView<const T>(padded, 4, 4 * lanes) : band.cols_from(col, 4 * lanes);
+    SolveTiles(from, pattern.keep(), static_cast<size_t>(count), mask, Corner{first_row, col});
   }
-  return col + 4 * left;
 }
 
-int64_t Exact4x4BandF32(MatrixView<const float> band, const Pattern& pattern, Mask& mask,
-                        int64_t first_row) {
-  return Exact4x4Band(band, pattern, mask, first_row);
+void Exact4x4BandF32(MatrixView<const float> band, const Pattern& pattern,
+                     std::span<const uint16_t> wanted, Mask& mask, int64_t first_row) {
+  Exact4x4Band(band, pattern, wanted, mask, first_row);
 }
-int64_t Exact4x4BandF64(MatrixView<const double> band, const Pattern& pattern, Mask& mask,
-                        int64_t first_row) {
-  return Exact4x4Band(band, pattern, mask, first_row);
+void Exact4x4BandF64(MatrixView<const double> band, const Pattern& pattern,
+                     std::span<const uint16_t> wanted, Mask& mask, int64_t first_row) {
+  Exact4x4Band(band, pattern, wanted, mask, first_row);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -233,14 +241,14 @@ HWY_EXPORT(Exact4x4BandF32);
 HWY_EXPORT(Exact4x4BandF64);
 
 template <>
-int64_t exact_4x4_band(MatrixView<const float> band, const Pattern& pattern, Mask& mask,
-                       int64_t first_row) {
-  return HWY_DYNAMIC_DISPATCH(Exact4x4BandF32)(band, pattern, mask, first_row);
+void exact_4x4_band(MatrixView<const float> band, const Pattern& pattern,
+                    std::span<const uint16_t> wanted, Mask& mask, int64_t first_row) {
+  HWY_DYNAMIC_DISPATCH(Exact4x4BandF32)(band, pattern, wanted, mask, first_row);
 }
 template <>
-int64_t exact_4x4_band(MatrixView<const double> band, const Pattern& pattern, Mask& mask,
-                       int64_t first_row) {
-  return HWY_DYNAMIC_DISPATCH(Exact4x4BandF64)(band, pattern, mask, first_row);
+void exact_4x4_band(MatrixView<const double> band, const Pattern& pattern,
+                    std::span<const uint16_t> wanted, Mask& mask, int64_t first_row) {
+  HWY_DYNAMIC_DISPATCH(Exact4x4BandF64)(band, pattern, wanted, mask, first_row);
 }
 
 }  // namespace weft

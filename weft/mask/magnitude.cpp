@@ -5,13 +5,19 @@
 //
 // The rank of a weight is the number of weights in its group that beat it; those of rank < keep
 // stay. Groups lie side by side in the lanes of a vector, so ranks are counted by `group` compares
-// per weight and lane, without branches: O(group) per weight.
+// per weight and lane, without branches: O(group) per weight. Groups of four floats stay as they
+// lie: a weight is compared with the three that come round when its group is turned.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/mask/magnitude.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
+#include <bit>
+#include <cmath>
+#include <limits>
+
 #include "weft/mask/algorithms.h"
+#include "weft/mask/solver.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -89,8 +95,9 @@ HWY_INLINE void PutGroups(const uint64_t* kept, size_t count, int group, Mask& m
   }
 }
 
+// From column `first_col` on, a multiple of the group.
 template <typename T>
-void MagnitudeBand(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
+void MagnitudeBand(MatrixView<const T> band, const Pattern& pattern, int64_t first_col, Mask& mask,
                    int64_t first_row) {
   const hn::ScalableTag<T> d;
   const size_t lanes = hn::Lanes(d);
@@ -101,7 +108,7 @@ void MagnitudeBand(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
 
   for (int64_t r = 0; r < band.rows; ++r) {
     const T* row = band.row(r);
-    int64_t col = 0;
+    int64_t col = first_col;
     for (; col + stride <= band.cols; col += stride) {
       LoadSideBySide(d, row + col, static_cast<size_t>(group), groups);
       KeepLargest(d, groups, static_cast<size_t>(group), static_cast<size_t>(pattern.keep()), kept);
@@ -119,14 +126,57 @@ void MagnitudeBand(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
   }
 }
 
-void MagnitudeBandF32(MatrixView<const float> band, const Pattern& pattern, Mask& mask,
-                      int64_t first_row) {
-  MagnitudeBand(band, pattern, mask, first_row);
+void MagnitudeBandF32(MatrixView<const float> band, const Pattern& pattern, int64_t first_col,
+                      Mask& mask, int64_t first_row) {
+  MagnitudeBand(band, pattern, first_col, mask, first_row);
 }
-void MagnitudeBandF64(MatrixView<const double> band, const Pattern& pattern, Mask& mask,
-                      int64_t first_row) {
-  MagnitudeBand(band, pattern, mask, first_row);
+void MagnitudeBandF64(MatrixView<const double> band, const Pattern& pattern, int64_t first_col,
+                      Mask& mask, int64_t first_row) {
+  MagnitudeBand(band, pattern, first_col, mask, first_row);
 }
+
+// Groups of four in whole words of the mask: up to column cols / 64 * 64. Returns false, and leaves
+// all to do, if one of these weights is not finite.
+#if HWY_TARGET == HWY_SCALAR  // one lane, nothing to turn
+bool MagnitudeOf4(MatrixView<const float>, int, Mask&, int64_t) { return false; }
+#else
+bool MagnitudeOf4(MatrixView<const float> band, int keep, Mask& mask, int64_t first_row) {
+  const hn::CappedTag<float, 16> df;
+  const hn::RebindToSigned<decltype(df)> di;
+  const size_t lanes = hn::Lanes(df);
+  // Finite magnitudes compare like their bits. An equal one wins if it stands before, as if its
+  // bits were one more: so it does after a turn by t in the last t lanes.
+  alignas(16) constexpr int32_t kBefore[3][4] = {{0, 0, 0, 1}, {0, 0, 1, 1}, {0, 1, 1, 1}};
+  const auto before1 = hn::LoadDup128(di, kBefore[0]);
+  const auto before2 = hn::LoadDup128(di, kBefore[1]);
+  const auto before3 = hn::LoadDup128(di, kBefore[2]);
+  const auto limit = hn::Set(di, -keep);
+  auto largest = hn::Zero(di);
+  for (int64_t r = 0; r < band.rows; ++r) {
+    uint64_t* words = mask.row_words(first_row + r);
+    for (int64_t word = 0; word < band.cols / 64; ++word) {
+      uint64_t kept = 0;
+      for (size_t c = 0; c < 64; c += lanes) {
+        const auto w = hn::BitCast(
+            di, hn::Abs(hn::LoadU(df, band.row(r) + 64 * word + static_cast<int64_t>(c))));
+        largest = hn::Max(largest, w);
+        const auto wins = [&](auto other, auto before) HWY_ATTR {
+          return hn::VecFromMask(di, hn::Gt(other, hn::Sub(w, before)));
+        };
+        const auto beaten_by = hn::Add(  // counted in -1
+            hn::Add(wins(hn::Shuffle0321(w), before1), wins(hn::Shuffle1032(w), before2)),
+            wins(hn::Shuffle2103(w), before3));
+        uint8_t bits[8] = {};
+        hn::StoreMaskBits(di, hn::Gt(beaten_by, limit), bits);
+        for (size_t b = 0; 8 * b < lanes; ++b) kept |= uint64_t{bits[b]} << (c + 8 * b);
+      }
+      words[word] = kept;
+    }
+  }
+  constexpr int32_t kLargest = std::bit_cast<int32_t>(std::numeric_limits<float>::max());
+  return hn::AllFalse(di, hn::Gt(largest, hn::Set(di, kLargest)));
+}
+#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
@@ -137,16 +187,23 @@ namespace weft {
 
 HWY_EXPORT(MagnitudeBandF32);
 HWY_EXPORT(MagnitudeBandF64);
+HWY_EXPORT(MagnitudeOf4);
 
 template <>
 void magnitude_band(MatrixView<const float> band, const Pattern& pattern, Mask& mask,
                     int64_t first_row) {
-  HWY_DYNAMIC_DISPATCH(MagnitudeBandF32)(band, pattern, mask, first_row);
+  int64_t done = 0;
+  if (pattern.group() == 4 &&
+      HWY_DYNAMIC_DISPATCH(MagnitudeOf4)(band, pattern.keep(), mask, first_row)) {
+    done = band.cols / 64 * 64;
+  }
+  if (unusable_weight(band.cols_from(done, band.cols - done))) require_usable(band, first_row);
+  HWY_DYNAMIC_DISPATCH(MagnitudeBandF32)(band, pattern, done, mask, first_row);
 }
 template <>
 void magnitude_band(MatrixView<const double> band, const Pattern& pattern, Mask& mask,
                     int64_t first_row) {
-  HWY_DYNAMIC_DISPATCH(MagnitudeBandF64)(band, pattern, mask, first_row);
+  HWY_DYNAMIC_DISPATCH(MagnitudeBandF64)(band, pattern, 0, mask, first_row);
 }
 
 }  // namespace weft

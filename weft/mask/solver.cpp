@@ -14,16 +14,41 @@
 namespace weft {
 namespace {
 
+// Bands of doubles come checked.
+template <typename T>
+void check_floats(MatrixView<const T> band, int64_t first_row) {
+  if constexpr (std::is_same_v<T, float>) require_usable(band, first_row);
+}
+
 template <auto kSolveTile, typename T>
 void tiles_band(MatrixView<const T> band, const Pattern& pattern, Mask& mask, int64_t first_row) {
+  check_floats(band, first_row);
   for_each_tile(band, pattern, mask, first_row, kSolveTile);
+}
+
+// The whole tiles of a band of four rows.
+void whole_4x4(MatrixView<const float> band, const Pattern& pattern, Mask& mask,
+               int64_t first_row) {
+  std::vector<uint16_t> unsure(chunks_4x4(band.cols));
+  const bool finite = quick_4x4_band(band, pattern, unsure, mask, first_row);
+  const int64_t left = band.cols % 4;
+  const bool left_too = !unusable_weight(band.cols_from(band.cols - left, left));
+  if (!finite || !left_too) require_usable(band, first_row);
+  exact_4x4_band<float>(band, pattern, unsure, mask, first_row);
+}
+void whole_4x4(MatrixView<const double> band, const Pattern& pattern, Mask& mask,
+               int64_t first_row) {
+  const std::vector<uint16_t> all(chunks_4x4(band.cols), 0xffff);
+  exact_4x4_band<double>(band, pattern, all, mask, first_row);
 }
 
 template <typename T>
 void exact_band(MatrixView<const T> band, const Pattern& pattern, Mask& mask, int64_t first_row) {
-  const bool whole_4x4 = pattern.group() == 4 && pattern.keep() < 4 && band.rows == 4;
-  const int64_t done = whole_4x4 ? exact_4x4_band(band, pattern, mask, first_row) : 0;
-  for_each_tile(band, pattern, mask, first_row, exact_tile, done);
+  if (pattern.group() != 4 || pattern.keep() == 4 || band.rows < 4) {
+    return tiles_band<exact_tile>(band, pattern, mask, first_row);
+  }
+  whole_4x4(band, pattern, mask, first_row);
+  for_each_tile(band, pattern, mask, first_row, exact_tile, band.cols / 4 * 4);
 }
 
 constexpr std::array kSolvers = {
@@ -136,10 +161,12 @@ Mask find_mask(const Solver& solver, const T* weights, const WeightShape& shape,
   const MatrixView<const T> matrix(weights, shape.outs, shape.cols());
   Mask mask(shape.outs, shape.cols());
   const int64_t block = pattern.block();
+  // A solver sees the weights themselves, and can name one, unless they are sums or of one tap.
+  const bool solver_checks = std::is_same_v<T, float> && pattern.share() == 1 && shape.taps == 1;
   parallel_for((shape.outs + block - 1) / block, [&](int64_t item) {
     const int64_t first = item * block;
     const auto rows = matrix.rows_from(first, std::min(block, shape.outs - first));
-    require_usable(rows, first);
+    if (!solver_checks) require_usable(rows, first);
     if (shape.taps == 1) return solve_block(solver, rows, pattern, mask, first);
     for (int64_t tap = 0; tap < shape.taps; ++tap) {
       put_tap(solve_tap(solver, rows, shape, tap, pattern), shape, tap, mask, first);

@@ -5,9 +5,9 @@
 //
 //   find_mask(solver("exact"), weights, shape, pattern)
 //
-// Cost: see `weft bench solve`; before it is solved, every block is scanned for weights that no
-// solver takes. Blocks of pattern.block() rows are solved independently, on
-// all threads; the mask does not depend on their number.
+// Cost: see `weft bench solve`. Blocks of pattern.block() rows are solved independently, on all
+// threads; the mask does not depend on their number. Weights that no solver takes are found on the
+// way: by the solver if it sees the floats themselves, else by a scan of the block beforehand.
 #pragma once
 
 #include <optional>
@@ -24,6 +24,8 @@
 namespace weft {
 
 // Fills rows [first_row, first_row + band.rows) of `mask` for a band of at most `group` rows.
+// Throws UnusableWeightError at the first float that is not finite; doubles, which may be sums,
+// come checked.
 template <typename T>
 using BandSolver = void (*)(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
                             int64_t first_row);

@@ -59,5 +59,10 @@ struct TapMajor {
   Mask mask;
 };
 TapMajor tap_major(const float* weights, const Mask& mask, const WeightShape& shape);
+Mask tap_major(const Mask& mask, const WeightShape& shape);
+
+// [outs, taps, ins] -> [outs, ins, taps]: back again.
+std::vector<float> tensor_order(const std::vector<float>& weights, const WeightShape& shape);
+Mask tensor_order(const Mask& mask, const WeightShape& shape);
 
 }  // namespace weft

@@ -51,7 +51,7 @@ struct PackHeader {
   uint8_t keep = 1;
   uint8_t group = 1;
   uint8_t share = 1;
-  uint8_t full = 0;  // stream only: 1 if every group keeps `keep`, or all that it has
+  uint8_t full = 0;         // stream only: 1 if every group keeps `keep`, or all that it has
   uint32_t tile_depth = 0;  // panel only
   uint32_t tile_width = 0;  // panel only
   uint32_t zero1 = 0;

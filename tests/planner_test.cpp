@@ -1,0 +1,293 @@
+// The table of kernels, what the planner decides, and what it keeps between runs.
+#include "weft/kernel/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "tests/scratch_folder.h"
+#include "tests/support.h"
+#include "weft/core/parallel.h"
+#include "weft/kernel/synthetic.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+using test::contains;
+using test::message_of;
+using test::ScratchFolder;
+
+const LayerShape kShape{40, 24, 36};
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void write(const fs::path& path, const std::string& text) { std::ofstream(path) << text; }
+
+// What a product should be, in double, element by element.
+double wanted(Product product, const MatrixView<const float>& activations,
+              const MatrixView<const float>& operand, const Mask* mask, int64_t row, int64_t col) {
+  const auto kept = [&](int64_t r, int64_t c) {
+    return mask && !mask->at(r, c) ? 0.0 : static_cast<double>(operand.at(r, c));
+  };
+  double sum = 0;
+  switch (product) {
+    case Product::kForward:
+      for (int64_t i = 0; i < operand.cols; ++i) sum += activations.at(row, i) * kept(col, i);
+      return sum;
+    case Product::kBackwardData:
+      for (int64_t o = 0; o < operand.rows; ++o) sum += activations.at(row, o) * kept(o, col);
+      return sum;
+    case Product::kBackwardWeight:
+      for (int64_t t = 0; t < operand.rows; ++t) sum += kept(t, row) * activations.at(t, col);
+      return sum;
+  }
+  return sum;
+}
+
+ProductKind kind_of(Product product) {
+  return product == Product::kForward        ? ProductKind::kForward
+         : product == Product::kBackwardData ? ProductKind::kBackwardData
+                                             : ProductKind::kBackwardWeight;
+}
+
+TEST(Kernels, EveryRowComputesWhatItSays) {
+  for (const Kernel& kernel : kernels()) {
+    for (const Product product : kernel.products) {
+      SyntheticProduct data(kind_of(product), kShape, Pattern(2, 4));
+      const PackedMatrix stream =
+          pack_stream(data.operand(),
+                      product == Product::kForward ? data.mask()
+                                                   : Mask(data.operand().rows, data.operand().cols),
+                      Pattern(2, 4), ValueType::kF32);
+      LinearCall call;
+      call.product = product;
+      call.activations = data.activations();
+      call.result = data.result();
+      call.dense = data.operand();
+      const PackedMatrix* operands[] = {nullptr, &data.packed(), &stream};
+      bool taken = false;
+      for (const PackedMatrix* operand : operands) {
+        call.packed = operand;
+        if (!kernel.takes(call)) continue;
+        taken = true;
+        EXPECT_EQ(&kernel_for(call), &kernel);
+        multiply(call);
+        const Mask* mask = operand ? &data.mask() : nullptr;
+        for (int64_t r = 0; r < call.result.rows; ++r) {
+          for (int64_t c = 0; c < call.result.cols; ++c) {
+            ASSERT_NEAR(call.result.at(r, c),
+                        wanted(product, call.activations, call.dense, mask, r, c), 1e-5)
+                << kernel.name << " " << product_name(product) << " at " << r << ", " << c;
+          }
+        }
+      }
+      EXPECT_TRUE(taken) << kernel.name << " takes nothing";
+    }
+  }
+}
+
+TEST(Kernels, RefuseWhatNobodyComputes) {
+  SyntheticProduct data(ProductKind::kForward, kShape, Pattern(2, 4));
+  const PackedMatrix stream =
+      pack_stream(data.operand(), data.mask(), Pattern(2, 4), ValueType::kF32);
+  LinearCall call;
+  call.product = Product::kBackwardData;
+  call.packed = &stream;
+  EXPECT_TRUE(contains(message_of([&] { multiply(call); }), "no kernel computes bwd_x"));
+  call.packed = nullptr;
+  const float bias = 0;
+  call.bias = &bias;
+  EXPECT_TRUE(contains(message_of([&] { multiply(call); }), "bias"));
+}
+
+TEST(LayerShape, ParsesWhatItPrints) {
+  EXPECT_EQ(LayerShape::parse("2048x768x3072").str(), "2048x768x3072");
+  for (const char* bad : {"", "1x2", "1x2x3x4", "0x1x1", "-1x2x3", "1x2x3 ", " 1x2x3", "axbxc",
+                          "1x2x99999999999999999999", "1.5x2x3"}) {
+    EXPECT_TRUE(contains(message_of([&] { LayerShape::parse(bad); }), "shape")) << bad;
+  }
+}
+
+TEST(Calibration, MeasuresOnceAndKeepsIt) {
+  const ScratchFolder folder;
+  const fs::path path = (folder / "deeper") / "calibration.json";
+  Calibration first(path);
+  const ProductTimes times = first.measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  EXPECT_GT(times.dense, 0);
+  EXPECT_GT(times.sparse, 0);
+  EXPECT_GT(times.pack, 0);
+  const std::string kept = read(path);
+  EXPECT_TRUE(contains(kept, "fwd/2:4/40x24x36")) << kept;
+
+  Calibration second(path);
+  const ProductTimes again = second.measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  EXPECT_EQ(times.dense, again.dense);  // not measured anew: it would differ in the last digits
+  EXPECT_EQ(times.sparse, again.sparse);
+  EXPECT_EQ(times.pack, again.pack);
+}
+
+TEST(Calibration, ForgetsOtherVersionsAndWhatIsBroken) {
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  std::string good = read(path);  // with times that nobody would measure
+  good = good.substr(0, good.find('[')) + "[1e9, 1e9, 1e9]" + good.substr(good.find(']') + 1);
+  write(path, good);
+  ASSERT_EQ(Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 1e9);
+  const size_t version = good.find("\"weft\": \"") + 9;
+  const size_t cpu = good.find("\"cpu\": \"") + 8;
+  ASSERT_NE(version, std::string::npos);
+  const std::string broken[] = {good.substr(0, version) + "9" + good.substr(version),
+                                good.substr(0, cpu) + "9" + good.substr(cpu),
+                                "",
+                                "{",
+                                "[]",
+                                "{\"weft\": 1}",
+                                good.substr(0, good.size() / 2)};
+  for (const std::string& text : broken) {
+    write(path, text);
+    const ProductTimes times =
+        Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+    EXPECT_LT(times.dense, 1e6);
+    EXPECT_EQ(read(path).substr(0, 2), "{\n") << "the cache was not written again";
+  }
+}
+
+TEST(Calibration, TakesOnlyTimesFromItsFile) {
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  std::string text = read(path);
+  const size_t open = text.find('[');
+  const size_t close = text.find(']');
+  for (const char* times : {"[1, 2]", "[1, 2, -3]", "[1, 2, \"x\"]", "[0, 1, 1]", "7"}) {
+    write(path, text.substr(0, open) + times + text.substr(close + 1));
+    const ProductTimes found =
+        Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+    EXPECT_NE(found.sparse, 2.0) << times;
+    EXPECT_GT(found.pack, 0.0) << times;
+  }
+}
+
+TEST(Calibration, WorksWithoutAPlaceToKeepIt) {
+  Calibration nowhere{fs::path()};
+  EXPECT_GT(nowhere.measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 0);
+  const ScratchFolder folder;
+  write(folder / "file", "");
+  Calibration unwritable((folder / "file") / "calibration.json");
+  EXPECT_GT(unwritable.measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 0);
+}
+
+// A calibration file in which every time is made up: dense a nanosecond per flop, sparse as given,
+// packing next to nothing.
+void write_model(const fs::path& path, double sparse_per_dense) {
+  const ScratchFolder folder;
+  const fs::path real = folder / "calibration.json";
+  Calibration(real).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  const std::string text = read(real);  // its one entry shows what a key looks like
+  const size_t key = text.find("/fwd/2:4/40x24x36");
+  const size_t quote = text.rfind('"', key);
+  const std::string on = text.substr(quote + 1, key - quote - 1);
+  std::string entries;
+  for (const ProductKind kind : kProductKinds) {
+    for (const LayerShape& shape : model_shapes()) {
+      const double dense = shape.flops() * 1e-6;
+      entries += fmt::format("{}\"{}/{}/2:4/{}\": [{}, {}, {}]", entries.empty() ? "" : ", ", on,
+                             kind_name(kind), shape.str(), dense, dense * sparse_per_dense, 1e-9);
+    }
+  }
+  write(path, text.substr(0, quote) + entries + text.substr(text.find(']') + 1));
+}
+
+TEST(Planner, DecidesByTheModelWhereItIsClear) {
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  for (const auto& [sparse, choice] : {std::pair(0.5, Choice::kSparse), {2.0, Choice::kDense}}) {
+    write_model(path, sparse);
+    Planner planner(PlanMode::kAuto, path);
+    const LayerPlan plan = planner.plan({.shape = {700, 600, 500}, .pattern = Pattern(2, 4)});
+    for (const ProductPlan& one : plan.products) {
+      EXPECT_EQ(one.choice, choice) << one.reason;
+      EXPECT_FALSE(one.measured) << one.reason;
+      EXPECT_NEAR(one.times.dense, 2.0 * 700 * 600 * 500 * 1e-6, 1.0);
+      EXPECT_NEAR(one.times.sparse, sparse * one.times.dense, 1.0);
+    }
+  }
+}
+
+TEST(Planner, MeasuresWhereTheModelIsNotSure) {
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  write_model(path, 1.0);
+  Planner planner(PlanMode::kAuto, path);
+  const LayerPlan plan = planner.plan({.shape = {70, 60, 50}, .pattern = Pattern(2, 4)});
+  for (const ProductPlan& one : plan.products) {
+    EXPECT_TRUE(one.measured) << one.reason;
+    const double ratio = one.times.dense / (one.times.sparse + one.times.pack);
+    EXPECT_EQ(one.choice == Choice::kSparse, ratio > 1.03) << one.reason;
+  }
+  EXPECT_TRUE(contains(read(path), "70x60x50")) << "what was measured is not kept";
+}
+
+TEST(Planner, CountsPackingAsOftenAsItHappens) {
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  write_model(path, 0.5);
+  Planner planner(PlanMode::kAuto, path);
+  PlanRequest request{.shape = {1024, 1024, 1024}, .pattern = Pattern(2, 4)};
+  const ProductPlan once = planner.plan(request)[Product::kForward];
+  request.products_per_pack = 0;
+  const ProductPlan never = planner.plan(request)[Product::kForward];
+  EXPECT_TRUE(contains(once.reason, "packing")) << once.reason;
+  EXPECT_FALSE(contains(never.reason, "packing")) << never.reason;
+}
+
+TEST(Planner, ObeysAndExplains) {
+  Planner sparse(PlanMode::kSparse, {}), dense(PlanMode::kDense, {});
+  const PlanRequest request{.shape = kShape, .pattern = Pattern(1, 4)};
+  for (const Product product : kProducts) {
+    EXPECT_EQ(sparse.plan(request)[product].choice, Choice::kSparse);
+    EXPECT_EQ(dense.plan(request)[product].choice, Choice::kDense);
+    EXPECT_EQ(dense.plan(request)[product].reason, "asked for");
+  }
+  const LayerPlan nothing = sparse.plan({.shape = kShape, .pattern = Pattern(4, 4)});
+  EXPECT_EQ(nothing[Product::kForward].choice, Choice::kDense);
+  EXPECT_EQ(nothing[Product::kForward].reason, "nothing is pruned");
+  EXPECT_EQ(sparse.plan(request)[Product::kBackwardData].kind, ProductKind::kBackwardDataRagged);
+  EXPECT_TRUE(contains(message_of([] { parse_plan_mode("fast"); }), "auto, dense and sparse"));
+  EXPECT_TRUE(contains(message_of([&] {
+                         sparse.plan({.shape = {0, 1, 1}, .pattern = Pattern(2, 4)});
+                       }),
+                       "shape"));
+}
+
+TEST(Planner, RepeatsASavedPlan) {
+  Planner planner(PlanMode::kSparse, {});
+  const PlanRequest request{.shape = kShape, .pattern = Pattern(1, 4)};
+  planner.plan(request);
+  Planner again = Planner::from_saved(planner.saved());
+  for (const Product product : kProducts) {
+    EXPECT_EQ(again.plan(request)[product].choice, Choice::kSparse);
+    EXPECT_EQ(again.plan(request)[product].reason, "saved");
+  }
+  EXPECT_EQ(again.saved(), planner.saved());
+  const PlanRequest other{.shape = {8, 8, 8}, .pattern = Pattern(1, 4)};
+  EXPECT_TRUE(contains(message_of([&] { again.plan(other); }), "saved plan has nothing"));
+  for (const char* bad :
+       {"", "{", "[]", "{}", "{\"version\": 2, \"plans\": {}}", "{\"version\": 1, \"plans\": []}",
+        "{\"version\": 1, \"plans\": {\"a\": [\"dense\"]}}",
+        "{\"version\": 1, \"plans\": {\"a\": [\"dense\", \"x\", \"dense\"]}}"}) {
+    EXPECT_TRUE(contains(message_of([&] { Planner::from_saved(bad); }), "saved plan")) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,133 @@
+// Packed weights in files: safetensors that any reader can open, in one of two formats.
+//
+//   weft                <name>.weft_values   F32, BF16 or F16 [blocks, groups, keep, 16]
+//                       <name>.weft_indices  U8 [blocks, groups, keep, 2 * index_bits]
+//                       and an entry in the metadata, weft.packed (packed_entries.h)
+//   sparse-24-bitmask   <name>.shape, .compressed, .bitmask (bitmask24.h)
+//
+// The two tensors of the weft format are the indices and values of a stream pack (packed_matrix.h)
+// of the [outs, taps * ins] weights in order of tap, groups beginning anew with every tap. Every
+// group is full: besides the non-zero weights of a group, zeros are kept until it has `keep`,
+// negative ones first, then from the left. So the sizes of all tensors are known before a weight is
+// read, and what is packed and unpacked again is what it was, bit for bit, but for negative zeros
+// that find no place: they come back as +0.
+//
+// Memory: one tensor, in all its forms.
+#pragma once
+
+#include <variant>
+
+#include "weft/checkpoint/checkpoint.h"
+#include "weft/core/mask.h"
+#include "weft/pack/bitmask24.h"
+#include "weft/pack/packed_entries.h"
+#include "weft/pack/packed_matrix.h"
+
+namespace weft {
+
+enum class PackedFormat { kNone, kWeft, kBitmask24 };
+
+// weft if some file has weft.packed; sparse-24-bitmask if some tensor has its three parts.
+PackedFormat packed_format(const Checkpoint& checkpoint);
+// Throws Error that says to unpack it first.
+void require_unpacked(const Checkpoint& checkpoint);
+
+// A tensor as it was before it was packed: its name, type and shape, and what it is made of.
+struct LogicalTensor {
+  struct Weft {
+    PackedEntry entry;
+    ShardedTensor values, indices;
+  };
+  struct TwoOfFour {
+    ShardedTensor compressed, bitmask;
+  };
+
+  TensorInfo info;  // offsets: 0 and its bytes
+  size_t shard = 0;
+  std::variant<ShardedTensor, Weft, TwoOfFour> source;  // ShardedTensor: not packed
+  uint64_t stored_bytes = 0;
+
+  bool packed() const { return source.index() != 0; }
+  std::optional<Pattern> pattern() const;  // of a packed one
+};
+
+class PackedCheckpoint {
+ public:
+  // Checks every name, type and shape; reads no weights, only the shapes of sparse-24-bitmask.
+  // Throws Error that names the file, the tensor and the problem. The checkpoint must outlive this
+  // object. Also takes one without packed tensors.
+  explicit PackedCheckpoint(const Checkpoint& checkpoint);
+
+  PackedFormat format() const { return format_; }
+  const std::vector<LogicalTensor>& tensors() const { return tensors_; }  // shard by shard
+
+  // The bytes of a packed tensor before it was packed. Every index is checked.
+  std::vector<std::byte> dense(const LogicalTensor& tensor) const;
+  // As weft::for_each_band, but a packed tensor comes whole, in one band.
+  void for_each_band(const LogicalTensor& tensor, int64_t multiple,
+                     const std::function<void(const Band&)>& body) const;
+  // A tensor of the weft format in memory, for products: fp32, or bf16 if it is stored so.
+  PackedMatrix matrix(const LogicalTensor& tensor) const;
+
+  // The file that the tensor lies in, for messages.
+  std::string file_of(const LogicalTensor& tensor) const;
+
+  // The layout of the checkpoint without packed tensors.
+  CheckpointLayout unpacked_layout() const;
+
+ private:
+  void find_weft_tensors();
+  void find_bitmask24_tensors();
+  void add_plain_tensors();
+  std::string name_of(const LogicalTensor& tensor) const;  // file and tensor, for messages
+
+  const Checkpoint& checkpoint_;
+  PackedFormat format_;
+  std::vector<LogicalTensor> tensors_;
+};
+
+struct PackChoice {
+  Pattern pattern;
+  Dtype values = Dtype::kF32;  // weft format: the type of the stored values
+};
+
+// The stored types that a tensor can have: its own, and F32; for F32 also BF16, rounded.
+bool can_store(Dtype weights, Dtype values);
+
+// Why a selected tensor cannot be packed in this format, or nothing.
+std::optional<std::string> packing_obstacle(const TensorInfo& tensor, PackedFormat format);
+
+// The layout of a checkpoint with these tensors packed. `pruned`: promises for tensors that are
+// made sparse on the way; without one for any of its tensors, a file keeps its weft.plan as it is.
+// Throws Error if a name is taken, or if the checkpoint is packed already.
+CheckpointLayout packed_layout(const Checkpoint& checkpoint,
+                               const std::map<std::string, PackChoice>& chosen, PackedFormat format,
+                               const SparsityPlan& pruned = {});
+
+// More non-zero weights in a group than the pattern allows.
+class NotSparseError : public Error {
+ public:
+  using Error::Error;
+};
+
+// The mask that a tensor is packed with: its non-zero weights, and zeros until every group is full.
+// Throws NotSparseError that names the first weight too many.
+struct MaskToPack {
+  Mask mask;                       // [outs, cols()], in the order of the tensor
+  int64_t negative_zeros_out = 0;  // outside the mask: they will come back as +0
+};
+// bytes: all elements of the tensor.
+MaskToPack mask_to_pack(const TensorInfo& tensor, std::span<const std::byte> bytes,
+                        const Pattern& pattern);
+
+// The tensors that are stored for one, and their bytes.
+struct StoredPart {
+  std::string name;
+  std::vector<std::byte> bytes;
+};
+// mask: as mask_to_pack finds it, or any other that is full.
+std::vector<StoredPart> pack_tensor(const TensorInfo& tensor, std::span<const std::byte> bytes,
+                                    const Mask& mask, const PackChoice& choice,
+                                    PackedFormat format);
+
+}  // namespace weft
