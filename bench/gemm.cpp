@@ -8,10 +8,12 @@
 
 #include "bench/peak.h"
 #include "bench/peers.h"
+#include "weft/core/bf16.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/kernel/sparse.h"
 #include "weft/kernel/synthetic.h"
+#include "weft/kernel/transpose.h"
 #include "weft/mask/solver.h"
 
 namespace weft::bench {
@@ -33,6 +35,16 @@ double time_ms(Body body) {
     ++runs;
   } while (now_ms() - begun < 1.0);
   return (now_ms() - begun) / runs;
+}
+
+// Milliseconds of one run whose operands are in no cache.
+template <typename Body>
+double cold_ms(Body body) {
+  static std::vector<char> other(size_t{256} << 20);  // larger than any cache
+  for (size_t i = 0; i < other.size(); i += 64) ++other[i];
+  const double begun = now_ms();
+  body();
+  return now_ms() - begun;
 }
 
 DenseOp op_of(ProductKind kind) {
@@ -61,6 +73,21 @@ void run_dense(ProductKind kind, MatrixView<const float> activations,
   multiply(call);
 }
 
+// Compares the result that stands in `product` with weft's dense product of `operand`. Operands lie
+// in
+// [-1, 1]: rounding stays below 1e-3 at these depths, a wrong index or a wrong product does not.
+void check_result(const std::string& what, ProductKind kind, SyntheticProduct& product,
+                  MatrixView<const float> operand) {
+  const MatrixView<float> found = product.result();
+  std::vector<float> wanted(static_cast<size_t>(found.rows * found.cols));
+  run_dense(kind, product.activations(), operand, {wanted.data(), found.rows, found.cols});
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    WEFT_CHECK(std::abs(found.data[i] - wanted[i]) <= 0.01f,
+               "bench: {} {}: element {} is {}, weft's dense product has {}", what, kind_name(kind),
+               i, found.data[i], wanted[i]);
+  }
+}
+
 // One sparse product: its operand and how it is packed.
 class Contender {
  public:
@@ -74,44 +101,39 @@ class Contender {
     if (!stream_) return product_.run_sparse();
     sparse_forward(product_.activations(), *stream_, nullptr, 0, product_.result());
   }
+  double time() {
+    return stream_ ? cold_ms([&] { run(); }) : time_ms([&] { run(); });
+  }
   double pack_ms() {
     return stream_ ? time_ms([&] { pack_stream_again(); }) : time_ms([&] { product_.pack(); });
   }
 
-  // Of the operand that the product takes: by magnitude, along both axes if it is transposed.
+  // The best mask of the operand along the axis that the product sums over, or along both.
   double mask_ms() const {
-    const MatrixView<const float> w = product_.operand();
-    const bool both = kind_ == ProductKind::kBackwardData;
-    return time_ms([&] {
-      find_mask(default_solver(both), w.data, WeightShape{w.rows, w.cols, 1}, pattern_);
-    });
+    MatrixView<const float> w = product_.operand();
+    std::vector<float> turned;
+    if (kind_ == ProductKind::kBackwardWeight) {  // the gradient, N:M along tokens
+      turned.resize(static_cast<size_t>(w.rows * w.cols));
+      transpose({w.data, w.row_stride, w.rows, w.cols, turned.data(), w.rows});
+      w = {turned.data(), w.cols, w.rows};
+    }
+    const Solver& solver = default_solver(kind_ == ProductKind::kBackwardData);
+    return time_ms([&] { find_mask(solver, w.data, WeightShape{w.rows, w.cols, 1}, pattern_); });
   }
 
   void check() {
     run();
-    std::vector<float> masked(
-        product_.operand().data,
-        product_.operand().data + product_.operand().rows * product_.operand().cols);
-    for (int64_t r = 0; r < product_.operand().rows; ++r) {
-      for (int64_t c = 0; c < product_.operand().cols; ++c) {
-        if (!product_.mask().at(r, c)) {
-          masked[static_cast<size_t>(r * product_.operand().cols + c)] = 0.0f;
-        }
+    const MatrixView<const float> operand = product_.operand();
+    std::vector<float> masked(static_cast<size_t>(operand.rows * operand.cols), 0.0f);
+    for (int64_t r = 0; r < operand.rows; ++r) {
+      for (int64_t c = 0; c < operand.cols; ++c) {
+        if (!product_.mask().at(r, c)) continue;
+        const float value = operand.at(r, c);
+        masked[static_cast<size_t>(r * operand.cols + c)] =
+            values_ == ValueType::kF32 ? value : bf16_to_float(float_to_bf16(value));
       }
     }
-    std::vector<float> wanted(static_cast<size_t>(product_.result().rows * product_.result().cols));
-    run_dense(kind_, product_.activations(),
-              {masked.data(), product_.operand().rows, product_.operand().cols},
-              {wanted.data(), product_.result().rows, product_.result().cols});
-    // Operands lie in [-1, 1]: rounding stays below 1e-3 at these depths, a wrong index would not.
-    // bf16 has eight bits.
-    const float bound = values_ == ValueType::kF32 ? 0.01f : 1.0f;
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      const float found = product_.result().data[i];
-      WEFT_CHECK(std::abs(found - wanted[i]) <= bound,
-                 "bench: {} at {}: element {} is {}, the dense product of the masked operand {}",
-                 kind_name(kind_), pattern_.str(), i, found, wanted[i]);
-    }
+    check_result("sparse", kind_, product_, {masked.data(), operand.rows, operand.cols});
   }
 
   SyntheticProduct& product() { return product_; }
@@ -131,7 +153,7 @@ class Contender {
 struct Entry {
   std::unique_ptr<Contender> contender;
   GemmRecord record;
-  std::vector<double> sparse_ms;
+  std::vector<double> sparse_ms, pack_ms;
 };
 
 constexpr int64_t kFewTokens = 16;
@@ -140,15 +162,16 @@ constexpr int64_t kFewTokens = 16;
 std::vector<Entry> entries(const GemmPlan& plan, ProductKind kind, const LayerShape& shape,
                            int threads) {
   std::vector<Entry> list;
-  const bool few = shape.tokens <= kFewTokens;
+  const bool few = shape.tokens <= kFewTokens && kind == ProductKind::kForward;
   for (const Pattern& pattern : plan.patterns) {
     for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
       if (values == ValueType::kBf16 && !few) continue;
       const PackLayout layout = few ? PackLayout::kStream : PackLayout::kPanel;
-      GemmRecord record{kind, pattern, shape, threads, values, layout,         "", 0,
-                        0,    {},      0,     0,       0,      Choice::kDense, {}};
+      GemmRecord record{kind, pattern, shape, threads, values, layout,       "", 0,
+                        0,    {},      0,     0,       0,      std::nullopt, {}};
       list.push_back({std::make_unique<Contender>(kind, shape, pattern, layout, values),
                       std::move(record),
+                      {},
                       {}});
     }
   }
@@ -170,7 +193,7 @@ std::vector<Dense> dense_products(ProductKind kind, SyntheticProduct& product) {
                                product.result());
                     }});
   }
-  if (product.activations().rows <= kFewTokens) {
+  if (kind == ProductKind::kForward && product.activations().rows <= kFewTokens) {
     list.push_back({"oneDNN matmul, weights laid out beforehand",
                     prepare_matmul(MatmulType::kFp32, op_of(kind), product.activations(),
                                    product.operand(), product.result())});
@@ -180,6 +203,10 @@ std::vector<Dense> dense_products(ProductKind kind, SyntheticProduct& product) {
 
 Dense fastest_dense(ProductKind kind, SyntheticProduct& product) {
   const std::vector<Dense> list = dense_products(kind, product);
+  for (const Dense& dense : list) {
+    dense.run();
+    check_result(dense.name, kind, product, product.operand());
+  }
   const Dense* fastest = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (int round = 0; round < 3; ++round) {
@@ -212,15 +239,23 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
   for (Entry& entry : list) entry.contender->check();
   SyntheticProduct& any = list.front().contender->product();
   const Dense dense = fastest_dense(kind, any);
+  const bool cold = list.front().record.layout == PackLayout::kStream;
   std::vector<double> dense_ms;
-  double peak = 0;
+  const auto time_dense = [&] {
+    dense_ms.push_back(cold ? cold_ms(dense.run) : time_ms(dense.run));
+  };
+  double peak = fma_peak_gflops(threads);
   for (int round = 0; round < plan.rounds; ++round) {
-    peak = std::max(peak, fma_peak_gflops(threads));
-    dense_ms.push_back(time_ms(dense.run));
-    for (Entry& entry : list) {
-      entry.sparse_ms.push_back(time_ms([&] { entry.contender->run(); }));
+    const bool forwards = round % 2 == 0;
+    if (forwards) time_dense();
+    for (size_t i = 0; i < list.size(); ++i) {
+      Entry& entry = list[forwards ? i : list.size() - 1 - i];
+      entry.sparse_ms.push_back(entry.contender->time());
     }
+    if (!forwards) time_dense();
+    for (Entry& entry : list) entry.pack_ms.push_back(entry.contender->pack_ms());
   }
+  peak = std::max(peak, fma_peak_gflops(threads));
   const std::optional<double> bf16 = bf16_ms(kind, any);
   std::vector<GemmRecord> records;
   for (Entry& entry : list) {
@@ -235,12 +270,12 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
     record.ratio = spread_of(ratios);
     record.ratio.median = record.dense_ms / record.sparse_ms;
     record.peak_gflops = peak;
-    record.pack_ms = entry.contender->pack_ms();
+    record.pack_ms = spread_of(entry.pack_ms).median;
     record.mask_ms = entry.contender->mask_ms();
     record.dense_bf16_ms = bf16;
     PlanRequest request{shape, record.pattern};
     request.transposable = kind != ProductKind::kBackwardDataRagged;
-    record.plan = planner.plan(request)[product_of(kind)].choice;
+    if (!cold) record.plan = planner.plan(request)[product_of(kind)].choice;
     records.push_back(record);
   }
   return records;
@@ -261,7 +296,6 @@ std::vector<GemmRecord> bench_gemm(const GemmPlan& plan,
     for (const LayerShape& shape : plan.shapes) {
       for (const ProductKind kind : plan.kinds) {
         progress(++done / all);
-        if (shape.tokens <= kFewTokens && kind != ProductKind::kForward) continue;
         const auto found = bench_product(plan, kind, shape, threads, planner);
         records.insert(records.end(), found.begin(), found.end());
       }

@@ -49,8 +49,8 @@ void run_weft(DenseOp op, MatrixView<const float> a, MatrixView<const float> b,
 // OpenBLAS's name for the best it has on this CPU within weft's instruction set.
 std::string openblas_core() {
   const std::string isa = current_isa();
-  if (isa.starts_with("sse")) return "Nehalem";
 #if defined(__x86_64__)
+  if (isa.starts_with("s")) return "Nehalem";  // scalar, sse2, ssse3, sse4
   if (isa == "avx2") return __builtin_cpu_is("amd") ? "Zen" : "Haswell";
   if (isa.starts_with("avx3")) {
     return __builtin_cpu_supports("avx512bf16") ? "Cooperlake" : "SkylakeX";
@@ -187,7 +187,7 @@ std::string no_bf16() {
   onednn::prepare();
   const int isa = dnnl_get_effective_cpu_isa();
   const bool native = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-  return native ? "" : "none on this CPU";
+  return native ? "" : fmt::format("none on this CPU with {}", current_isa());
 }
 
 }  // namespace weft::bench

@@ -78,7 +78,7 @@ class BenchGemmCommand : public Command {
                  fmt::format("{:.0f}{}", 100 * r.dense_gflops() / r.peak_gflops,
                              r.disturbed() ? "!" : ""),
                  fmt::format("{:.3g}", r.pack_ms), fmt::format("{:.3g}", r.mask_ms),
-                 std::string(choice_name(r.plan))});
+                 r.plan ? std::string(choice_name(*r.plan)) : "-"});
     }
     print(table.str());
     if (disturbed) {
@@ -126,8 +126,17 @@ class BenchGemmCommand : public Command {
     for (const std::string& absent : bench::dense_peers().absent) peers += "; without " + absent;
     print(
         fmt::format("dense peer: the fastest of {}\nbf16 dense: {}\n", peers, bf16_text(records)));
-    print(fmt::format("{}, {}, peak {:.0f} GFLOP/s; {}; commit {}\n", on.cpu, on.isa,
-                      records.empty() ? 0.0 : records.front().peak_gflops, on.compiler, on.commit));
+    std::map<int, double> peaks;
+    for (const bench::GemmRecord& r : records) {
+      peaks[r.threads] = std::max(peaks[r.threads], r.peak_gflops);
+    }
+    std::string peak;
+    for (const auto& [threads, gflops] : peaks) {
+      peak += fmt::format("{}{:.0f} with {} thread{}", peak.empty() ? "" : ", ", gflops, threads,
+                          threads == 1 ? "" : "s");
+    }
+    print(fmt::format("{}, {}, peak GFLOP/s {}; {}; commit {}\n", on.cpu, on.isa, peak, on.compiler,
+                      on.commit));
   }
 
   static std::string bf16_text(const std::vector<bench::GemmRecord>& records) {
@@ -161,7 +170,7 @@ class BenchGemmCommand : public Command {
                       {"mask_ms", r.mask_ms},
                       {"dense_gflops", r.dense_gflops()},
                       {"peak_gflops", r.peak_gflops},
-                      {"plan", choice_name(r.plan)},
+                      {"plan", r.plan ? Json(choice_name(*r.plan)) : Json(nullptr)},
                       {"dense_peer", r.dense_peer},
                       {"disturbed", r.disturbed()},
                       {"layout", r.layout == PackLayout::kPanel ? "panel" : "stream"},

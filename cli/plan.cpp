@@ -1,4 +1,7 @@
 // weft plan: dense or sparse, for the three products of a layer, and why.
+#include <fstream>
+#include <sstream>
+
 #include "cli/shared.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/isa.h"
@@ -22,6 +25,8 @@ class PlanCommand : public Command {
     flags.text("--mode", "MODE", mode_, "auto, dense or sparse",
                problem_in([](const std::string& text) { parse_plan_mode(text); }));
     flags.text("--save", "FILE", save_, "Write the choices, so that a run can be repeated");
+    flags.text("--saved", "FILE", saved_, "Take the choices from such a file instead of deciding");
+    flags.exclude("--saved", "--mode");
     flags.flag("--recalibrate", recalibrate_, "Measure again what the cache holds");
     common_.declare(flags);
   }
@@ -29,10 +34,10 @@ class PlanCommand : public Command {
   int run() override {
     common_.apply();
     if (recalibrate_) std::filesystem::remove(default_calibration_path());
-    Planner planner(parse_plan_mode(mode_));
+    Planner planner = saved_.empty() ? Planner(parse_plan_mode(mode_)) : saved_planner();
     Calibration measured({});  // of this run: nothing from the cache
-    Table table({"shape", "product", ">dense ms", ">sparse ms", ">pack ms", ">measured dense ms",
-                 ">measured sparse ms", "choice", "why"});
+    Table table({"shape", "product", ">predicted dense", ">sparse", ">pack", ">measured dense",
+                 ">sparse", ">pack", "choice", "why"});
     Json list = Json::array();
     for (const std::string& text : shapes_) {
       PlanRequest request{LayerShape::parse(text), Pattern::parse(pattern_)};
@@ -41,13 +46,14 @@ class PlanCommand : public Command {
       const LayerPlan plan = planner.plan(request);
       for (const ProductPlan& one : plan.products) {
         const ProductTimes now = measured.measure(one.kind, request.shape, request.pattern);
-        const bool predicted = one.times.dense > 0;
-        const auto ms = [](double value, bool known) {
-          return known ? fmt::format("{:.3g}", value) : std::string("-");
+        const bool predicted = one.predicted.has_value();
+        const ProductTimes model = one.predicted.value_or(ProductTimes{});
+        const auto ms = [](double value, bool known = true) {
+          return known ? fmt::format("{:.3g} ms", value) : std::string("-");
         };
         table.add({request.shape.str(), std::string(kind_name(one.kind)),
-                   ms(one.times.dense, predicted), ms(one.times.sparse, predicted),
-                   ms(one.times.pack, predicted), ms(now.dense, true), ms(now.sparse, true),
+                   ms(model.dense, predicted), ms(model.sparse, predicted),
+                   ms(model.pack, predicted), ms(now.dense), ms(now.sparse), ms(now.pack),
                    std::string(choice_name(one.choice)), one.reason});
         const auto json_ms = [&](double value) { return predicted ? Json(value) : Json(nullptr); };
         list.push_back({{"shape", request.shape.str()},
@@ -55,12 +61,12 @@ class PlanCommand : public Command {
                         {"threads", weft::threads()},
                         {"isa", current_isa()},
                         {"product", kind_name(one.kind)},
-                        {"dense_ms", json_ms(one.times.dense)},
-                        {"sparse_ms", json_ms(one.times.sparse)},
-                        {"pack_ms", json_ms(one.times.pack)},
-                        {"from", !predicted     ? "none"
-                                 : one.measured ? "measured"
-                                                : "model"},
+                        {"predicted_dense_ms", json_ms(model.dense)},
+                        {"predicted_sparse_ms", json_ms(model.sparse)},
+                        {"predicted_pack_ms", json_ms(model.pack)},
+                        {"decided_by", one.measured          ? "measurement"
+                                       : one.times.dense > 0 ? "model"
+                                                             : "order"},
                         {"measured_dense_ms", now.dense},
                         {"measured_sparse_ms", now.sparse},
                         {"measured_pack_ms", now.pack},
@@ -82,8 +88,20 @@ class PlanCommand : public Command {
   }
 
  private:
+  Planner saved_planner() const {
+    std::ifstream file(saved_);
+    std::stringstream text;
+    text << file.rdbuf();
+    WEFT_CHECK(file.good(), "{}: cannot be read", saved_);
+    try {
+      return Planner::from_saved(text.str());
+    } catch (const Error& error) {
+      throw Error(fmt::format("{}: {}", saved_, error.what()));
+    }
+  }
+
   std::vector<std::string> shapes_;
-  std::string pattern_ = "2:4", mode_ = "auto", save_;
+  std::string pattern_ = "2:4", mode_ = "auto", save_, saved_;
   bool transposable_ = false, recalibrate_ = false;
   int64_t products_per_pack_ = 1;
   CommonFlags common_;

@@ -524,28 +524,23 @@ std::string shape_message(const std::function<void(ConvShape&)>& change) {
 
 TEST(ConvShapes, SayWhatIsWrong) {
   EXPECT_EQ(shape_message([](ConvShape&) {}), "(no Error)");
-  EXPECT_EQ(shape_message([](ConvShape& s) { s.images = -1; }),
-            "a convolution of -1 images of 8 x 9 x 13 to 4 channels: sizes must not be negative or "
-            "overflow");
+  EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.images = -1; }), "-1x8x9x13 -> 4"));
   for (const auto size :
-       {&ConvShape::ins, &ConvShape::outs, &ConvShape::height, &ConvShape::width}) {
-    EXPECT_TRUE(contains(shape_message([&](ConvShape& s) { s.*size = -3; }), "negative"));
-  }
-  for (const auto size : {&ConvShape::kernel_h, &ConvShape::kernel_w, &ConvShape::stride_h,
-                          &ConvShape::stride_w, &ConvShape::dilation_h, &ConvShape::dilation_w}) {
+       {&ConvShape::ins, &ConvShape::outs, &ConvShape::height, &ConvShape::width,
+        &ConvShape::kernel_h, &ConvShape::kernel_w, &ConvShape::stride_h, &ConvShape::stride_w,
+        &ConvShape::dilation_h, &ConvShape::dilation_w, &ConvShape::groups}) {
     for (const int64_t value : {int64_t{0}, int64_t{-1}, INT64_MIN}) {
       const std::string message = shape_message([&](ConvShape& s) { s.*size = value; });
-      EXPECT_TRUE(contains(message, "each must be at least 1")) << message;
-      EXPECT_TRUE(contains(message, fmt::format("{}", value))) << message;
+      EXPECT_TRUE(contains(message, fmt::format("a size is {}, accepted is 1 to", value)))
+          << message;
     }
   }
   EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.pad_h = -1; }), "padding -1 x 0"));
-  EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.groups = 0; }), "in 0 groups"));
   EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.groups = 3; }),
-                       "8 to 4 channels in 3 groups: both must be multiples of it"));
+                       "3 groups do not divide 8 input and 4 output channels"));
   EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.kernel_h = 10; }),
-                       "the kernel of 10 x 5 with dilation 1 x 1 is larger"));
-  EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.dilation_w = 4; }), "dilation 1 x 4"));
+                       "the kernel spans 10 x 5 pixels"));
+  EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.dilation_w = 4; }), "spans 3 x 17"));
   for (const auto size :
        {&ConvShape::images, &ConvShape::ins, &ConvShape::outs, &ConvShape::height,
         &ConvShape::kernel_w, &ConvShape::stride_h, &ConvShape::pad_w, &ConvShape::dilation_h}) {

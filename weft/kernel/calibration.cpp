@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -66,22 +67,32 @@ std::string cpu_name() {
 std::span<const LayerShape> model_shapes() { return kModelShapes; }
 
 void LayerShape::check() const {
-  for (const int64_t size : {tokens, ins, outs}) {
-    WEFT_CHECK(size >= 1 && size <= INT32_MAX,
-               "shape {}: accepted are three sizes from 1 to 2147483647, TOKENSxINSxOUTS", str());
-  }
+  constexpr int64_t kMost = int64_t{1} << 31;  // elements of a matrix: 8 GB
+  const bool right = tokens >= 1 && ins >= 1 && outs >= 1 && tokens <= kMost && ins <= kMost &&
+                     outs <= kMost && tokens * ins <= kMost && tokens * outs <= kMost &&
+                     ins * outs <= kMost;
+  WEFT_CHECK(right,
+             "shape {}: accepted are TOKENSxINSxOUTS of at least 1, with matrices of at most 2^31 "
+             "elements",
+             str());
 }
 
 std::string LayerShape::str() const { return fmt::format("{}x{}x{}", tokens, ins, outs); }
 
 LayerShape LayerShape::parse(std::string_view text) {
   LayerShape shape;
-  int read = 0;
-  const std::string copy(text);
-  const int found =
-      std::sscanf(copy.c_str(), "%9ldx%9ldx%9ld%n", &shape.tokens, &shape.ins, &shape.outs, &read);
-  WEFT_CHECK(found == 3 && static_cast<size_t>(read) == copy.size() && copy.front() != ' ',
-             "shape '{}': accepted is TOKENSxINSxOUTS, as in 2048x768x3072", printable(text));
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  bool right = true;
+  for (int64_t* size : {&shape.tokens, &shape.ins, &shape.outs}) {
+    if (size != &shape.tokens) right = right && at < end && *at++ == 'x';
+    const bool digit = at < end && *at >= '0' && *at <= '9';
+    const auto [next, error] = std::from_chars(at, end, *size);
+    right = right && digit && error == std::errc();
+    at = next;
+  }
+  WEFT_CHECK(right && at == end, "shape '{}': accepted is TOKENSxINSxOUTS, as in 2048x768x3072",
+             printable(text));
   shape.check();
   return shape;
 }
@@ -149,6 +160,15 @@ ProductTimes Calibration::measure(ProductKind kind, const LayerShape& shape,
   known_.emplace(key, times);
   save();
   return times;
+}
+
+bool Calibration::covers(const LayerShape& shape) {
+  const double side = std::cbrt(shape.flops() / 2.0);
+  const auto near = [&](int64_t size) {
+    return size >= 32 && static_cast<double>(size) >= side / 4.0 &&
+           static_cast<double>(size) <= side * 4.0;
+  };
+  return near(shape.tokens) && near(shape.ins) && near(shape.outs);
 }
 
 // Cost per flop (per weight, for packing) is linear between the shapes of the model in the

@@ -27,7 +27,7 @@ struct LayerShape {
   double flops() const {
     return 2.0 * static_cast<double>(tokens) * static_cast<double>(ins) * static_cast<double>(outs);
   }
-  void check() const;       // Error unless 1 to 2^31 - 1 each
+  void check() const;  // Error unless at least 1 each, and no matrix has more than 2^31 elements
   std::string str() const;  // "2048x768x3072"
   static LayerShape parse(std::string_view text);
 };
@@ -62,6 +62,9 @@ class Calibration {
   // An empty path keeps nothing.
   explicit Calibration(std::filesystem::path path);
 
+  // Whether a prediction would mean anything: the model stands on near-cubes, and a layer of one
+  // token or eight inputs is another matter.
+  static bool covers(const LayerShape& shape);
   // Interpolated between measured shapes, which are measured now if they are not known.
   ProductTimes predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
   // At the shape itself, measured now if it is not known.

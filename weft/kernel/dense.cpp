@@ -29,7 +29,7 @@ MatrixView<T> cols_from(MatrixView<T> matrix, int64_t first, int64_t count) {
 
 // oneDNN's sgemm has two ways (its gemm_driver.cpp): it copies both operands into panels, or, where
 // 1/m + 1/n is at least this, it works on them as they lie.
-constexpr double kNoCopy = 0.0038;
+double no_copy() { return dense_isa() == "avx3" ? 0.00196 : 0.0038; }
 
 double edge(int64_t rows, int64_t cols) {
   return 1.0 / static_cast<double>(rows) + 1.0 / static_cast<double>(cols);
@@ -45,7 +45,7 @@ struct Block {
 // 2048 -> 2048}, where the peak is 102 and the products in one piece reach 80 to 91:
 //
 // * Where oneDNN copies, every block copies its operands again: 1024 x 1024 costs 1 to 3 %, 512 x
-//   768 costs 4 to 8 %. Below 1/m + 1/n = 0.0038 (0.00196 with AVX-512) it no longer copies, and
+//   768 costs 4 to 8 %. From 1/m + 1/n = 0.0038 on (0.00196 with AVX-512) it no longer copies, and
 //   256 x 256 or 512 x 512 blocks cost 10 to 15 %, and more than half when gᵀ collides (below). So
 //   blocks stay above 1024 x 1024, but for the first cut, without which there is no second thread.
 //   Fewer blocks than threads are the price on larger machines; tokens are what makes more.
@@ -68,7 +68,7 @@ Block cut(int64_t m, int64_t n, int64_t k) {
                          static_cast<double>(k);
     const bool first = block.rows == m && block.cols == n;
     if (flops < (first ? kFirstFlops : kFlops)) break;
-    const bool copied = edge(block.rows, block.cols) < kNoCopy;
+    const bool copied = edge(block.rows, block.cols) < no_copy();
     const bool cheap =
         copied ? edge(next.rows, next.cols) <= kCheapEdge : next.rows * next.cols >= kArea;
     if (!first && !cheap) break;
@@ -99,19 +99,20 @@ void sgemm(const Product& p, float beta) {
 // which all entries fall into the same few sets of the cache: 512 x 512 at 2048 tokens ran at 60
 // GFLOP/s with rows 512 apart and at 36 with rows 1024 apart, where 528 or 1040 gave 88 and 85.
 bool collides(const Product& p) {
-  return p.transpose_a && p.a.row_stride % 256 == 0 && edge(p.c.rows, p.c.cols) >= kNoCopy;
+  return p.transpose_a && p.a.row_stride % 256 == 0 && edge(p.c.rows, p.c.cols) >= no_copy();
 }
 
 // The same with `a` copied, some rows at a time, to where its rows do not collide.
 void sgemm_apart(Product p, float beta) {
-  constexpr int64_t kRows = 256;
+  constexpr int64_t kMostFloats = 256 * 592;  // a block of 512, or fewer rows of a longer one
   int64_t stride = (p.c.rows + 15) / 16 * 16;
   if (stride % 64 == 0) stride += 16;
-  const std::unique_ptr<float[]> apart(new float[static_cast<size_t>(kRows * stride)]);
+  const int64_t rows = std::clamp<int64_t>(kMostFloats / stride, 1, p.k);
+  const std::unique_ptr<float[]> apart(new float[static_cast<size_t>(rows * stride)]);
   const Product whole = p;
-  p.a = MatrixView<const float>(apart.get(), kRows, p.c.rows, stride);
-  for (int64_t first = 0; first < whole.k; first += kRows) {
-    p.k = std::min(kRows, whole.k - first);
+  p.a = MatrixView<const float>(apart.get(), rows, p.c.rows, stride);
+  for (int64_t first = 0; first < whole.k; first += rows) {
+    p.k = std::min(rows, whole.k - first);
     for (int64_t r = 0; r < p.k; ++r) {
       std::copy_n(whole.a.row(first + r), p.c.rows, apart.get() + r * stride);
     }

@@ -8,12 +8,12 @@
 // 1; with 0 the result is only written, so it may hold NaN before. Any size may be 0: an empty
 // reduction leaves bias + beta·y.
 //
-// The result is cut into blocks, a function of the shape alone, and each block is one product on
-// one thread: so the result does not depend on the number of threads, as that of oneDNN's own
-// threads does. It does depend on the instruction set, in the last bits.
+// The result is cut into blocks, a function of the shape and strides alone, and each block is one
+// product on one thread: so the result does not depend on the number of threads, as that of
+// oneDNN's own threads does. It does depend on the instruction set, in the last bits.
 //
 // Cost: 2·tokens·ins·outs flops at the speed of oneDNN's sgemm. Allocates at most 0.6 MB per thread
-// besides what oneDNN does.
+// (or a row of a block, if that is more) besides what oneDNN does.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // The table of kernels: every way to compute a product of a linear layer. Dispatch, tests,
-// benchmarks and `weft kernels` read it; a new compute type is a new row and changes no caller.
+// the planner and `weft kernels` read it; a new compute type is a new row and changes no caller.
 //
 //   forward          y  = x Wᵀ + bias + beta·y     activations: x      operand: W
 //   backward data    dx = g W         + beta·dx    activations: g      operand: W  (packed: Wᵀ)

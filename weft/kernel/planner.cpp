@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "weft/core/error.h"
-#include "weft/core/parallel.h"
 #include "weft/core/text.h"
 
 namespace weft {
@@ -55,8 +54,9 @@ Planner::Planner(PlanMode mode, std::filesystem::path cache)
     : mode_(mode), calibration_(std::move(cache)) {}
 
 Planner::Key Planner::key_of(const PlanRequest& request) {
-  return fmt::format("{}/{}{}/{}/{}", request.shape.str(), request.pattern.str(),
-                     request.transposable ? "T" : "", threads(), request.products_per_pack);
+  // Not the threads: a run is repeated with other threads too.
+  return fmt::format("{}/{}{}/{}", request.shape.str(), request.pattern.str(),
+                     request.transposable ? "T" : "", request.products_per_pack);
 }
 
 ProductPlan Planner::decide(const PlanRequest& request, Product product) {
@@ -76,8 +76,12 @@ ProductPlan Planner::decide(const PlanRequest& request, Product product) {
   const auto ratio = [&] {
     return plan.times.dense / (plan.times.sparse + packs * plan.times.pack);
   };
-  plan.times = calibration_.predict(plan.kind, request.shape, request.pattern);
-  if (ratio() < kClear && ratio() > 1.0 / kClear) {
+  const bool covered = Calibration::covers(request.shape);
+  if (covered) {
+    plan.predicted = calibration_.predict(plan.kind, request.shape, request.pattern);
+    plan.times = *plan.predicted;
+  }
+  if (!covered || (ratio() < kClear && ratio() > 1.0 / kClear)) {
     plan.times = calibration_.measure(plan.kind, request.shape, request.pattern);
     plan.measured = true;
   }
@@ -95,8 +99,8 @@ LayerPlan Planner::plan(const PlanRequest& request) {
   const Key key = key_of(request);
   const auto known = choices_.find(key);
   WEFT_CHECK(!only_saved_ || known != choices_.end(),
-             "the saved plan has nothing for a layer of {} at {} with {} threads",
-             request.shape.str(), request.pattern.str(), threads());
+             "the saved plan has nothing for a layer of {} at {}", request.shape.str(),
+             request.pattern.str());
   LayerPlan plan;
   for (const Product product : kProducts) {
     ProductPlan& one = plan.products[static_cast<size_t>(product)];

@@ -7,8 +7,8 @@
 // It decides from a measured model: for the instruction set, the number of threads, the kind of
 // product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
 // calibration.h), and times of other shapes are interpolated. Where the model sees less than a
-// clear difference, the shape itself is measured. Sparse is chosen only if it wins with its packing
-// counted in.
+// clear difference, or does not cover the shape, the shape itself is measured. Sparse is chosen
+// only if it wins with its packing counted in.
 //
 // A run that is to be repeated to the bit saves the plans and gives them back: see `saved`.
 #pragma once
@@ -41,7 +41,8 @@ struct PlanRequest {
 struct ProductPlan {
   Choice choice = Choice::kDense;
   ProductKind kind = ProductKind::kForward;
-  ProductTimes times;     // zero if nothing was timed: the plan was forced, or saved
+  std::optional<ProductTimes> predicted;  // by the model, where it covers the shape
+  ProductTimes times;     // that decided; zero if nothing was timed: the plan was forced, or saved
   bool measured = false;  // at this shape, not predicted from the model
   std::string reason;
 };

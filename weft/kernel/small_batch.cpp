@@ -69,7 +69,8 @@ HWY_INLINE Vec LoadValues(const uint16_t* from) {
 // loops of one, and they take their time to compile.
 class IndexReader {
  public:
-  explicit IndexReader(const StreamView& a) : slot_bytes(kStreamRows * a.index_bits / 8) {
+  // largest: of an index. Rows past the last one may hold a larger one, which nobody looks at.
+  IndexReader(const StreamView& a, uint32_t largest) : slot_bytes(kStreamRows * a.index_bits / 8) {
     const DU du;
     const auto bits = static_cast<uint32_t>(a.index_bits);
     for (int p = 0; p < kParts; ++p) {
@@ -78,7 +79,7 @@ class IndexReader {
       shifts_[p] =
           hn::Add(hn::Mul(hn::Iota(du, 0), hn::Set(du, bits)), hn::Set(du, first_bit % 32));
     }
-    ones_ = hn::Set(du, (1u << bits) - 1);
+    ones_ = hn::Set(du, std::min((1u << bits) - 1, largest));
   }
 
   // One or two bits per index leave a word that reaches into the next slot, or into the values,
@@ -123,7 +124,7 @@ template <typename T, int kTokens, Pick kPick>
 HWY_INLINE void MultiplyBlock(const StreamView& a, int64_t block, const StreamInputs& x,
                               const StreamOutputs& out, int64_t first_token) {
   const D d;
-  const IndexReader reader(a);
+  const IndexReader reader(a, kPick == Pick::kPermute ? kLanes - 1 : 255);
   const int64_t first_slot = block * a.groups * a.keep;
   const uint8_t* indices = a.indices + first_slot * reader.slot_bytes;
   const T* values = static_cast<const T*>(a.values) + first_slot * kStreamRows;

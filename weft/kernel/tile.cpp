@@ -1,6 +1,6 @@
 // How wide and deep a panel of the dense operand is.
 //
-// Width: as many vectors as the registers hold beside each other (panel_kernel.cpp). Depth: what
+// Width: a few vectors, which stay in registers beside each other (panel_kernel.cpp). Depth: what
 // then fits L1, beside the lines of the pack and of C that pass through. A sparser matrix has fewer
 // entries per row of a panel to pay for loading and storing a row of C, so its panels are deeper
 // and narrower, and may be a little larger than L1 would hold at ease.

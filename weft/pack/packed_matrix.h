@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "weft/core/aligned_buffer.h"
 #include "weft/core/pattern.h"
@@ -109,6 +110,13 @@ struct StreamView {
 class PackedMatrix {
  public:
   PackedMatrix() = default;
+  PackedMatrix(PackedMatrix&& other) noexcept { *this = std::move(other); }
+  PackedMatrix& operator=(PackedMatrix&& other) noexcept {  // leaves the other empty, and usable
+    header_ = std::exchange(other.header_, {});
+    buffer_ = std::move(other.buffer_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
 
   // Takes a copy of a buffer from outside, after checking every byte that is not a value. Throws
   // Error that says what is wrong.
