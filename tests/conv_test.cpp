@@ -61,9 +61,6 @@ int64_t input_at(const ConvShape& s, int64_t n, int64_t c, int64_t y, int64_t x)
 int64_t output_at(const ConvShape& s, int64_t n, int64_t o, int64_t y, int64_t x) {
   return ((n * s.outs + o) * s.out_height() + y) * s.out_width() + x;
 }
-int64_t input_size(const ConvShape& s) { return s.images * s.ins * s.height * s.width; }
-int64_t output_size(const ConvShape& s) { return s.images * s.outs * s.positions(); }
-int64_t weight_size(const ConvShape& s) { return s.outs * s.weight_shape().cols(); }
 
 // One multiplication of a convolution, by the indices of its three elements.
 struct Term {
@@ -137,9 +134,8 @@ class ConvProblem {
       : conv_(conv),
         dice_(conv.stream),
         mask_(draw_the_mask()),
-        sparse_(1, weight_product() ? output_size(conv.shape) : weight_size(conv.shape)),
-        dense_(1, backward_data() ? output_size(conv.shape) : input_size(conv.shape), 0,
-               dice_.below(2)),
+        sparse_(1, weight_product() ? conv.shape.y_size() : conv.shape.w_size()),
+        dense_(1, backward_data() ? conv.shape.y_size() : conv.shape.x_size(), 0, dice_.below(2)),
         bias_(1, conv.shape.outs),
         before_(1, output_elements()) {
     for (int64_t i = 0; i < sparse_.view().cols; ++i) {
@@ -160,9 +156,9 @@ class ConvProblem {
   const Mask& mask() const { return mask_; }
   int64_t dense_size() const { return dense_.view().cols; }
   int64_t output_elements() const {
-    return weight_product()  ? weight_size(conv_.shape)
-           : backward_data() ? input_size(conv_.shape)
-                             : output_size(conv_.shape);
+    return weight_product()  ? conv_.shape.w_size()
+           : backward_data() ? conv_.shape.x_size()
+                             : conv_.shape.y_size();
   }
 
   void repack(PackTile tile) {
@@ -403,26 +399,17 @@ TEST_P(ConvProducts, AreRightForLargeImages) {
   expect_right(ConvProblem(conv));
 }
 
-TEST_P(ConvProducts, AreRightWhenSomethingIsEmpty) {
-  std::vector<ConvShape> shapes(6, conv_shape(2, 4, 5, 6, 3, 3, 3));
-  shapes[0].images = 0;
-  shapes[1].ins = 0;
-  shapes[2].outs = 0;
-  shapes[3].height = 0;
-  shapes[3].pad_h = 2;
-  shapes[4].width = 0;
-  shapes[4].pad_w = 2;
-  shapes[5].ins = shapes[5].outs = 0;
-  for (const ConvShape& shape : shapes) {
-    for (const float beta : {0.0f, 1.0f}) {
+TEST_P(ConvProducts, AreRightWithoutImages) {
+  for (const float beta : {0.0f, 1.0f}) {
+    for (const int64_t groups : {1, 2}) {
       Conv conv;
       conv.product = GetParam();
-      conv.shape = shape;
+      conv.shape = conv_shape(0, 8, 5, 6, 4, 3, 3);
+      conv.shape.groups = groups;
       conv.beta = beta;
       conv.bias = conv.product == ProductKind::kForward;
       conv.stream = 3000;
       expect_right(ConvProblem(conv));
-      if (HasFatalFailure()) return;
     }
   }
 }
@@ -516,36 +503,26 @@ TEST_P(ConvProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
 
 // ---- wrong calls
 
-std::string shape_message(const std::function<void(ConvShape&)>& change) {
-  ConvShape s = conv_shape(2, 8, 9, 13, 4, 3, 5);
-  change(s);
-  return message_of([&] { s.check(); });
-}
-
-TEST(ConvShapes, SayWhatIsWrong) {
-  EXPECT_EQ(shape_message([](ConvShape&) {}), "(no Error)");
-  EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.images = -1; }), "-1x8x9x13 -> 4"));
-  for (const auto size :
-       {&ConvShape::ins, &ConvShape::outs, &ConvShape::height, &ConvShape::width,
-        &ConvShape::kernel_h, &ConvShape::kernel_w, &ConvShape::stride_h, &ConvShape::stride_w,
-        &ConvShape::dilation_h, &ConvShape::dilation_w, &ConvShape::groups}) {
-    for (const int64_t value : {int64_t{0}, int64_t{-1}, INT64_MIN}) {
-      const std::string message = shape_message([&](ConvShape& s) { s.*size = value; });
-      EXPECT_TRUE(contains(message, fmt::format("a size is {}, accepted is 1 to", value)))
-          << message;
-    }
-  }
-  EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.pad_h = -1; }), "padding -1 x 0"));
-  EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.groups = 3; }),
-                       "3 groups do not divide 8 input and 4 output channels"));
-  EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.kernel_h = 10; }),
-                       "the kernel spans 10 x 5 pixels"));
-  EXPECT_TRUE(contains(shape_message([](ConvShape& s) { s.dilation_w = 4; }), "spans 3 x 17"));
-  for (const auto size :
+// One field after the other, beside what dense_conv_test.cpp asks of the messages.
+TEST(ConvShapes, RefuseWhatIsImpossibleInAnyField) {
+  const ConvShape good = conv_shape(2, 8, 9, 13, 4, 3, 5);
+  const auto accepts = [&](int64_t ConvShape::*field, int64_t value) {
+    ConvShape s = good;
+    s.*field = value;
+    return message_of([&] { s.check(); }) == "(no Error)";
+  };
+  for (const auto field :
        {&ConvShape::images, &ConvShape::ins, &ConvShape::outs, &ConvShape::height,
-        &ConvShape::kernel_w, &ConvShape::stride_h, &ConvShape::pad_w, &ConvShape::dilation_h}) {
-    EXPECT_NE(shape_message([&](ConvShape& s) { s.*size = INT64_MAX; }), "(no Error)");
-    EXPECT_NE(shape_message([&](ConvShape& s) { s.*size = int64_t{1} << 40; }), "(no Error)");
+        &ConvShape::width, &ConvShape::kernel_h, &ConvShape::kernel_w, &ConvShape::stride_h,
+        &ConvShape::stride_w, &ConvShape::pad_h, &ConvShape::pad_w, &ConvShape::dilation_h,
+        &ConvShape::dilation_w, &ConvShape::groups}) {
+    EXPECT_TRUE(accepts(field, good.*field));
+    for (const int64_t value : {int64_t{-1}, INT64_MIN, INT64_MAX, int64_t{1} << 40}) {
+      EXPECT_FALSE(accepts(field, value)) << value;
+    }
+    const bool may_be_zero =
+        field == &ConvShape::images || field == &ConvShape::pad_h || field == &ConvShape::pad_w;
+    EXPECT_EQ(accepts(field, 0), may_be_zero);
   }
 }
 

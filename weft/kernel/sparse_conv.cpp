@@ -117,9 +117,6 @@ void check_call(const ConvShape& shape, const PackedConv& packed, int64_t rows, 
 void check_data(const char* name, const float* data, int64_t elements) {
   WEFT_CHECK(data != nullptr || elements == 0, "{} is null", name);
 }
-int64_t input_elements(const ConvShape& s) { return s.images * s.ins * s.height * s.width; }
-int64_t output_elements(const ConvShape& s) { return s.images * s.outs * s.positions(); }
-int64_t weight_elements(const ConvShape& s) { return s.outs * s.weight_shape().cols(); }
 
 // Rows [first, first + count) of a mask.
 Mask mask_rows(const Mask& mask, int64_t first, int64_t count) {
@@ -140,7 +137,7 @@ PackedConv pack_groups(const float* weights, const Mask& mask, const ConvShape& 
   WEFT_CHECK(mask.rows() == whole.outs && mask.cols() == whole.cols(),
              "a mask of {} x {} does not fit weights of {} x {}", mask.rows(), mask.cols(),
              whole.outs, whole.cols());
-  check_data("the pointer to weights", weights, weight_elements(shape));
+  check_data("the pointer to weights", weights, shape.w_size());
   const WeightShape part{shape.group_outs(), shape.group_ins(), shape.taps()};
   PackedConv packed;
   for (int64_t g = 0; g < shape.groups; ++g) {
@@ -182,7 +179,7 @@ PackedConv pack_conv_gradient(const float* g, const Mask& mask, const ConvShape&
   WEFT_CHECK(mask.rows() == shape.outs && mask.cols() == tokens,
              "a mask of {} x {} for a gradient of {} channels and {} positions", mask.rows(),
              mask.cols(), shape.outs, tokens);
-  check_data("g", g, output_elements(shape));
+  check_data("g", g, shape.y_size());
   PanelOptions per_image = options;
   per_image.segment = std::min(positions, tokens);  // no images, no segments
   PackedConv packed;
@@ -205,8 +202,8 @@ void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedCon
                          const float* bias, float beta, float* y) {
   shape.check();
   check_call(shape, w, shape.group_outs(), shape.taps() * shape.group_ins(), beta);
-  check_data("x", x, input_elements(shape));
-  check_data("y", y, output_elements(shape));
+  check_data("x", x, shape.x_size());
+  check_data("y", y, shape.y_size());
   for (int64_t g = 0; g < shape.groups; ++g) {
     multiply(w[static_cast<size_t>(g)], shape.images * shape.positions(), Im2colSource(shape, x, g),
              PlanesSink(shape, g, bias, beta, y));
@@ -218,8 +215,8 @@ void sparse_conv_backward_data(const ConvShape& shape, const float* g,
   shape.check();
   const int64_t rows = shape.taps() * shape.group_ins();
   check_call(shape, w_transposed, rows, shape.group_outs(), beta);
-  check_data("g", g, output_elements(shape));
-  check_data("dx", dx, input_elements(shape));
+  check_data("g", g, shape.y_size());
+  check_data("dx", dx, shape.x_size());
   const int64_t positions = shape.positions(), plane = shape.height * shape.width;
   // Images in parallel; a single image is split inside.
   parallel_for(shape.images * shape.groups, [&](int64_t item) {
@@ -242,8 +239,8 @@ void sparse_conv_backward_weight(const ConvShape& shape, const PackedConv& g, co
                                  float beta, float* dw) {
   shape.check();
   check_call(shape, g, shape.group_outs(), shape.images * shape.positions(), beta);
-  check_data("x", x, input_elements(shape));
-  check_data("dw", dw, weight_elements(shape));
+  check_data("x", x, shape.x_size());
+  check_data("dw", dw, shape.w_size());
   for (int64_t group = 0; group < shape.groups; ++group) {
     multiply(g[static_cast<size_t>(group)], shape.taps() * shape.group_ins(),
              Im2rowSource(shape, x, group), FiltersSink(shape, group, beta, dw));
