@@ -265,7 +265,7 @@ TEST(Peers, AgreeWithTheReference) {
 TEST(Peers, PreparedMatmulAgreesWithTheReference) {
   for (const auto type : {bench::MatmulType::kFp32, bench::MatmulType::kBf16}) {
     if (type == bench::MatmulType::kBf16 && !bench::no_bf16().empty()) {
-      EXPECT_EQ(bench::no_bf16(), "none on this CPU");
+      EXPECT_TRUE(bench::no_bf16().starts_with("none on this CPU"));
       continue;
     }
     for (const DenseOp op : kOps) {
