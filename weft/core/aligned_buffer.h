@@ -3,6 +3,8 @@
 // A std::vector would fill what a packer is about to write, and align to 16 bytes only.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
@@ -28,8 +30,10 @@ class AlignedBuffer {
                    !__builtin_add_overflow(bytes, kCacheLine - 1, &bytes),
                "a buffer of {} elements is too large", size);
     bytes = bytes / kCacheLine * kCacheLine;
-    if (bytes > 0) data_.reset(static_cast<T*>(std::aligned_alloc(kCacheLine, bytes)));
-    if (bytes > 0 && !data_) throw std::bad_alloc();
+    if (bytes == 0) return;
+    data_.reset(static_cast<T*>(bytes < kLarge ? std::aligned_alloc(kCacheLine, bytes)
+                                               : allocate_large(bytes)));
+    if (!data_) throw std::bad_alloc();
   }
   AlignedBuffer(AlignedBuffer&& other) noexcept
       : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
@@ -48,6 +52,20 @@ class AlignedBuffer {
   }
 
  private:
+  static constexpr size_t kHugePage = size_t{2} << 20;
+  static constexpr size_t kLarge = 4 * kHugePage;
+
+  // On huge pages if the system has them: what is streamed through once would otherwise wait for
+  // the translation of every 4 KB.
+  static void* allocate_large(size_t bytes) {
+    bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    void* data = std::aligned_alloc(kHugePage, bytes);
+#if defined(MADV_HUGEPAGE)
+    if (data) madvise(data, bytes, MADV_HUGEPAGE);  // advice: nothing depends on it
+#endif
+    return data;
+  }
+
   struct Free {
     void operator()(T* data) const { std::free(data); }
   };
