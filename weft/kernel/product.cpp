@@ -15,6 +15,9 @@ namespace {
 constexpr int64_t kTileBytes = 64 << 10;
 constexpr int64_t kDepthAtOnce = 4096;  // of B, copied together
 constexpr int64_t kVector = 16;         // stripes are cut at multiples of it: a cache line
+// Multiply-adds from which on a second thread is woken: about 10 us of one. On a busy machine
+// waiting for it can take a thousand times as long.
+constexpr double kWorthThreads = 512 << 10;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
@@ -28,17 +31,17 @@ struct Cut {
   int64_t parts = 0;
 };
 
-Cut cut(const PanelView& a, int64_t cols, int64_t block_cells) {
+Cut cut(const PanelView& a, int64_t cols, int64_t block_cells, int workers) {
   Cut cut;
   cut.stripes = ceil_div(cols, a.tile.width);
   // Equal stripes, and as many as keep all threads busy to the end.
-  if (cut.stripes > threads()) cut.stripes = round_up(cut.stripes, threads());
+  if (cut.stripes > workers) cut.stripes = round_up(cut.stripes, workers);
   cut.stripe = round_up(ceil_div(cols, cut.stripes), kVector);
   cut.stripes = ceil_div(cols, cut.stripe);
   // Parts of a stripe copy B once each, so only when stripes are too few.
   const int64_t blocks = ceil_div(a.cells, block_cells);
   const int64_t wanted =
-      cut.stripes >= 2 * threads() || threads() == 1 ? 1 : ceil_div(2 * threads(), cut.stripes);
+      cut.stripes >= 2 * workers || workers == 1 ? 1 : ceil_div(2 * workers, cut.stripes);
   cut.part = ceil_div(blocks, std::min(wanted, blocks)) * block_cells;
   cut.parts = ceil_div(a.cells, cut.part);
   return cut;
@@ -143,13 +146,19 @@ void multiply(const PackedMatrix& packed, int64_t cols, const PanelSource& b, co
   const PanelView a = packed.panel();
   if (a.rows == 0 || cols == 0) return;
   const int64_t block_cells = a.row_stride;  // whole blocks of sharing rows; 1 without sharing
-  const Cut work = cut(a, cols, block_cells);
-  parallel_for(work.stripes * work.parts, [&](int64_t item) {
+  const double products =
+      static_cast<double>(a.starts[a.panels * a.cells]) * a.share * static_cast<double>(cols);
+  const int workers = products < kWorthThreads ? 1 : threads();
+  const Cut work = cut(a, cols, block_cells, workers);
+  const auto multiply_item = [&](int64_t item) {
     const int64_t first_col = item / work.parts * work.stripe;
     const int64_t first_cell = item % work.parts * work.part;
     const Range stripe{0, 0, first_col, std::min(work.stripe, cols - first_col)};
     StripeProduct(a, stripe, first_cell, std::min(a.cells, first_cell + work.part)).run(b, c);
-  });
+  };
+  const int64_t items = work.stripes * work.parts;
+  if (workers > 1) return parallel_for(items, multiply_item);
+  for (int64_t item = 0; item < items; ++item) multiply_item(item);
 }
 
 }  // namespace weft

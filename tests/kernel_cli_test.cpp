@@ -1,0 +1,106 @@
+// weft kernels, weft plan and weft bench gemm as their users meet them.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/program.h"
+#include "tests/support.h"
+
+namespace weft::test {
+namespace {
+
+using nlohmann::json;
+
+[[maybe_unused]] const int kOneThread = ::setenv("OMP_NUM_THREADS", "1", 1);
+
+// Calibrations go to a folder of their own, not to that of the user.
+class KernelCommands : public ::testing::Test {
+ protected:
+  KernelCommands() { ::setenv("XDG_CACHE_HOME", (cache_ / "").c_str(), 1); }
+  ScratchFolder cache_;
+};
+
+TEST_F(KernelCommands, KernelsAreListed) {
+  const Outcome outcome = run({"kernels", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::set<std::string> names;
+  const json report = outcome.json();
+  for (const json& kernel : report["kernels"]) {
+    names.insert(kernel["name"]);
+    EXPECT_EQ(kernel["compute"], "fp32");
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"panel", "stream", "dense"}));
+  EXPECT_TRUE(contains(run({"kernels"}).out, "instruction set"));
+}
+
+TEST_F(KernelCommands, PlanExplainsThreeProducts) {
+  const Outcome outcome = run({"plan", "--shape", "64x32x48", "--pattern", "1:4", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json plan = outcome.json();
+  ASSERT_EQ(plan.size(), 3u);
+  EXPECT_EQ(plan[0]["product"], "fwd");
+  EXPECT_EQ(plan[1]["product"], "bwd_x_ragged");
+  EXPECT_EQ(plan[2]["product"], "bwd_w");
+  for (const json& row : plan) {
+    EXPECT_GT(row["predicted_dense_ms"], 0) << row;
+    EXPECT_GT(row["measured_sparse_ms"], 0) << row;
+    EXPECT_TRUE(row["choice"] == "dense" || row["choice"] == "sparse") << row;
+  }
+  EXPECT_TRUE(std::filesystem::exists(cache_ / "weft/calibration.json"));
+}
+
+TEST_F(KernelCommands, PlansAreSavedAndRepeated) {
+  const std::string file = cache_ / "plan.json";
+  ASSERT_EQ(run({"plan", "--shape", "16x16x16", "--mode", "sparse", "--save", file}).code, 0);
+  const Outcome again = run({"plan", "--shape", "16x16x16", "--saved", file, "--json"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  for (const json& row : again.json()) {
+    EXPECT_EQ(row["choice"], "sparse");
+    EXPECT_EQ(row["why"], "saved");
+  }
+  const Outcome other = run({"plan", "--shape", "8x8x8", "--saved", file});
+  EXPECT_EQ(other.code, 1);
+  EXPECT_TRUE(contains(other.err, "8x8x8")) << other.err;
+}
+
+TEST_F(KernelCommands, BenchGemmHasEveryField) {
+  const Outcome outcome = run({"bench", "gemm", "--shape", "32x64x48", "--shape", "2x64x48",
+                               "--pattern", "2:4", "--rounds", "2", "--threads", "1", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json records = outcome.json();
+  std::set<std::string> ops;
+  for (const json& record : records) {
+    ops.insert(record["op"]);
+    for (const char* field :
+         {"op", "pattern", "tokens", "ins", "outs", "threads", "isa", "dense_ms", "sparse_ms",
+          "ratio", "ratio_spread", "pack_ms", "mask_ms", "dense_gflops", "peak_gflops", "plan"}) {
+      EXPECT_TRUE(record.contains(field)) << field;
+    }
+    EXPECT_GT(record["ratio"], 0);
+    EXPECT_LE(record["ratio_spread"][0], record["ratio_spread"][1]);
+  }
+  EXPECT_EQ(ops, (std::set<std::string>{"fwd", "bwd_x", "bwd_x_ragged", "bwd_w"}));
+  EXPECT_EQ(records.size(), 4u + 5u);  // with two tokens, forward in fp32 and in bf16
+}
+
+TEST_F(KernelCommands, WrongUsageIsNamed) {
+  for (const auto& [args, words] :
+       std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"plan"}, "--shape"},
+           {{"plan", "--shape", "0x1x1"}, "0x1x1"},
+           {{"plan", "--shape", "100000x100000x8"}, "2^31"},
+           {{"plan", "--shape", "8x8x8", "--mode", "fast"}, "fast"},
+           {{"plan", "--shape", "8x8x8", "--pattern", "4:2"}, "4:2"},
+           {{"bench", "gemm", "--op", "sideways"}, "sideways"},
+           {{"bench", "gemm", "--shape", "8x8"}, "8x8"}}) {
+    const Outcome outcome = run(args);
+    EXPECT_EQ(outcome.code, 2) << args[1];
+    EXPECT_TRUE(contains(outcome.err, words)) << outcome.err;
+  }
+  const Outcome missing = run({"plan", "--shape", "8x8x8", "--saved", cache_ / "none"});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_TRUE(contains(missing.err, "none: cannot be read")) << missing.err;
+}
+
+}  // namespace
+}  // namespace weft::test
