@@ -84,8 +84,7 @@ TEST_F(KernelCommands, BenchGemmHasEveryField) {
 }
 
 TEST_F(KernelCommands, WrongUsageIsNamed) {
-  for (const auto& [args, words] :
-       std::vector<std::pair<std::vector<std::string>, std::string>>{
+  for (const auto& [args, words] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"plan"}, "--shape"},
            {{"plan", "--shape", "0x1x1"}, "0x1x1"},
            {{"plan", "--shape", "100000x100000x8"}, "2^31"},
