@@ -5,6 +5,9 @@ if(WEFT_CLI)
   find_package(CLI11 REQUIRED)
 endif()
 find_package(OpenMP REQUIRED COMPONENTS CXX)
+if(WEFT_TORCH)
+  find_package(Torch REQUIRED)
+endif()
 
 # Libraries that Debian ships without a CMake package of use. They lie where every compiler looks, so
 # targets link them by name; looked for here, a missing one is named before anything is compiled.

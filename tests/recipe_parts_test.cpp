@@ -1,0 +1,531 @@
+// The parts of recipes against their definitions: soft threshold, best combination, bi-mask,
+// permutation, decay, schedules. Invariants of the papers are named where they are tested.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "tests/support.h"
+#include "weft/core/parallel.h"
+#include "weft/core/rng.h"
+#include "weft/mask/solver.h"
+#include "weft/mask/verify.h"
+#include "weft/train/recipes/best_combination.h"
+#include "weft/train/recipes/bi_mask.h"
+#include "weft/train/recipes/decay.h"
+#include "weft/train/recipes/layer_state.h"
+#include "weft/train/recipes/permutation.h"
+#include "weft/train/recipes/recipe.h"
+#include "weft/train/recipes/soft_threshold.h"
+
+namespace weft {
+namespace {
+
+using test::contains;
+using test::message_of;
+
+template <typename Action>
+void expect_error(Action action, const std::string& part) {
+  const std::string message = message_of(action);
+  EXPECT_TRUE(contains(message, part)) << message;
+}
+
+std::vector<float> gaussian(int64_t size, uint64_t seed) {
+  const Rng rng(seed);
+  std::vector<float> values(static_cast<size_t>(size));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(rng.normal(i));
+  return values;
+}
+
+Mask top_n(const std::vector<float>& weights, const WeightShape& shape, const Pattern& pattern) {
+  return find_mask(solver("magnitude"), weights.data(), shape, pattern);
+}
+
+std::vector<float> soft(const std::vector<float>& weights, const WeightShape& shape,
+                        const Pattern& pattern, double beta = 1.0) {
+  std::vector<float> out(weights.size(), NAN);
+  soft_threshold(weights.data(), top_n(weights, shape, pattern), shape, pattern, beta, out.data());
+  return out;
+}
+
+std::vector<float> hard(const std::vector<float>& weights, const WeightShape& shape,
+                        const Pattern& pattern) {
+  const Mask mask = top_n(weights, shape, pattern);
+  std::vector<float> out = weights;
+  for (int64_t r = 0; r < shape.outs; ++r) {
+    for (int64_t c = 0; c < shape.cols(); ++c) {
+      if (!mask.at(r, c)) out[static_cast<size_t>(r * shape.cols() + c)] = 0.0f;
+    }
+  }
+  return out;
+}
+
+float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  float largest = 0.0f;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+// ---- the table
+
+TEST(Recipe, TableHasTheNineRecipesAndEachMakesSenseAtEveryPattern) {
+  const std::vector<std::string> names = {"dense",    "ste",     "sr-ste", "static", "transposable",
+                                          "t-sr-ste", "bi-mask", "lbc",    "s-ste"};
+  ASSERT_EQ(recipes().size(), names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(recipes()[i].name, names[i]);
+    for (const char* pattern : {"2:4", "1:4", "4:8", "8:16", "2:4x2", "4:4"}) {
+      EXPECT_NO_THROW(recipes()[i].check(Pattern::parse(pattern))) << names[i] << " " << pattern;
+    }
+  }
+}
+
+TEST(Recipe, PartsCanBeExchanged) {
+  const Recipe recipe = Recipe::parse("s-ste+backward=bi-mask+gradient=mvue-two-draw+fp8");
+  EXPECT_EQ(recipe.forward, ForwardPart::kSoft);
+  EXPECT_EQ(recipe.backward, BackwardPart::kBiMask);
+  EXPECT_EQ(recipe.gradient, GradientPart::kMvueTwoDraw);
+  EXPECT_EQ(recipe.schedule.permutation_every, 100);
+  EXPECT_TRUE(recipe.fp8);
+  EXPECT_DOUBLE_EQ(Recipe::parse("sr-ste+lambda=6e-5").lambda, 6e-5);
+  EXPECT_EQ(Recipe::parse("ste+decay=decoupled").lambda, 2e-4);
+}
+
+TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"dense+backward=bi-mask", "this one is dense"},
+      {"transposable+backward=bi-mask", "N:M along outputs already"},
+      {"ste+gradient=masked", "could never change"},
+      {"lbc+decay=gradient", "not chosen by magnitude"},
+      {"s-ste+mask_every=40", "continuous only if"},
+      {"lbc+removal_end=0", "removal_end"},
+      {"t-sr-ste+dense_head=0.9", "leave no sparse steps"},
+  };
+  for (const auto& [text, reason] : cases) {
+    expect_error([&] { Recipe::parse(text).check(Pattern(2, 4)); }, reason);
+  }
+  expect_error([] { Recipe::parse("s-ste+gradient=mvue-two-draw").check(Pattern(1, 4)); },
+               "is for 2:4");
+  expect_error([] { Recipe::parse("sste"); }, "known are dense, ste");
+  expect_error([] { Recipe::parse("ste+forwards=soft"); }, "unknown part 'forwards'");
+  expect_error([] { Recipe::parse("ste+forward=hard"); }, "accepted are dense, top-n");
+  expect_error([] { Recipe::parse("ste+lambda=x"); }, "accepted is a number");
+  expect_error([] { Recipe::parse("ste+"); }, "not of the form");
+}
+
+// ---- soft threshold (invariants 18 to 20)
+
+TEST(SoftThreshold, IsTheFormulaOnKnownGroups) {
+  const std::vector<float> w = {1, -3, 2, 4, 2, 2, -2, 2, 0, 0, 0, 5};
+  EXPECT_EQ(soft(w, {1, 12, 1}, Pattern(2, 4)),
+            (std::vector<float>{0, -1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 5}));
+  EXPECT_EQ(soft(w, {1, 12, 1}, Pattern(1, 4)),
+            (std::vector<float>{0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 5}));
+  EXPECT_EQ(soft(w, {1, 12, 1}, Pattern(4, 4)), w);  // τ = 0
+}
+
+TEST(SoftThreshold, IsLipschitzWhereHardMasksJump) {
+  const Rng rng(7);
+  float hard_worst = 0.0f;
+  for (const char* text : {"2:4", "1:4", "4:8", "8:16"}) {
+    const Pattern pattern = Pattern::parse(text);
+    const WeightShape shape{1, pattern.group(), 1};
+    for (uint64_t i = 0; i < 500; ++i) {
+      std::vector<float> a = gaussian(pattern.group(), 1000 + i);
+      // Two equal magnitudes at the edge of the mask, then a nudge that flips them.
+      std::vector<size_t> order(a.size());
+      for (size_t k = 0; k < order.size(); ++k) order[k] = k;
+      std::sort(order.begin(), order.end(),
+                [&](size_t x, size_t y) { return std::abs(a[x]) > std::abs(a[y]); });
+      const auto edge = static_cast<size_t>(pattern.keep());
+      a[order[edge]] = -a[order[edge - 1]];
+      std::vector<float> b = a;
+      for (size_t k = 0; k < b.size(); ++k) {
+        b[k] += 1e-3f * static_cast<float>(rng.normal(i * 64 + k));
+      }
+      const float step = largest_difference(a, b);
+      EXPECT_LE(largest_difference(soft(a, shape, pattern), soft(b, shape, pattern)),
+                2.0f * step * 1.001f);
+      hard_worst = std::max(
+          hard_worst, largest_difference(hard(a, shape, pattern), hard(b, shape, pattern)) / step);
+    }
+  }
+  EXPECT_GT(hard_worst, 100.0f);  // the test can fail
+}
+
+TEST(SoftThreshold, IsHomogeneousOddAndInsideTheHardMask) {
+  const WeightShape shape{6, 37, 3};
+  for (const char* text : {"2:4", "3:8", "2:4x2"}) {
+    const Pattern pattern = Pattern::parse(text);
+    const std::vector<float> w = gaussian(shape.outs * shape.cols(), 11);
+    std::vector<float> doubled = w, negated = w;
+    for (float& value : doubled) value *= 2.0f;
+    for (float& value : negated) value = -value;
+    const std::vector<float> s = soft(w, shape, pattern), s2 = soft(doubled, shape, pattern),
+                             sn = soft(negated, shape, pattern);
+    const Mask mask = top_n(w, shape, pattern);
+    for (size_t i = 0; i < w.size(); ++i) {
+      EXPECT_EQ(s2[i], 2.0f * s[i]);
+      EXPECT_EQ(sn[i], -s[i]);
+      const auto at = static_cast<int64_t>(i);
+      EXPECT_TRUE(s[i] == 0.0f || mask.at(at / shape.cols(), at % shape.cols()));
+    }
+  }
+}
+
+TEST(SoftThreshold, ACellShrinksByItsSum) {
+  // 1:4x2, rows 0 and 4 share: sums 3 1 9 5 -> τ = 5 is dropped, entry 2 keeps 1 − 5/9.
+  const WeightShape shape{8, 4, 1};
+  std::vector<float> w(32, 0.0f);
+  const std::vector<float> row0 = {1, -1, 6, -5}, row4 = {2, 0, -3, 0};
+  std::copy(row0.begin(), row0.end(), w.begin());
+  std::copy(row4.begin(), row4.end(), w.begin() + 16);
+  const std::vector<float> s = soft(w, shape, Pattern::parse("1:4x2"), 2.0);
+  EXPECT_FLOAT_EQ(s[2], 2.0f * 6.0f * (1.0f - 5.0f / 9.0f));
+  EXPECT_FLOAT_EQ(s[18], 2.0f * -3.0f * (1.0f - 5.0f / 9.0f));
+  EXPECT_EQ(std::count(s.begin(), s.end(), 0.0f), 30);
+}
+
+TEST(SoftThreshold, ScaleIsTheLeastSquaresOne) {
+  const WeightShape shape{512, 1024, 1};
+  const Pattern pattern(2, 4);
+  const std::vector<float> w = gaussian(shape.outs * shape.cols(), 3);
+  const double beta = soft_threshold_scale(w.data(), top_n(w, shape, pattern), shape, pattern);
+  EXPECT_NEAR(beta, 1.485, 0.01);  // of Gaussian weights
+  const std::vector<float> s = soft(w, shape, pattern);
+  const auto error = [&](double scale) {
+    double sum = 0.0;
+    for (size_t i = 0; i < w.size(); ++i) sum += std::pow(w[i] - scale * s[i], 2);
+    return sum;
+  };
+  EXPECT_LT(error(beta), error(1.01 * beta));
+  EXPECT_LT(error(beta), error(0.99 * beta));
+  const std::vector<float> equal(64, 1.0f);
+  EXPECT_EQ(soft_threshold_scale(equal.data(), top_n(equal, {16, 4, 1}, pattern), {16, 4, 1},
+                                 pattern),
+            1.0);  // S(W) is zero: nothing to scale
+}
+
+// ---- best combination (invariants 14 to 16)
+
+TEST(BestCombination, BeginsDenseAndEndsWithTheBestSubset) {
+  for (const char* text : {"2:4", "1:4", "4:8", "2:4x2", "8:16", "4:16"}) {
+    const Pattern pattern = Pattern::parse(text);
+    const WeightShape shape{19, 37, 2};
+    const BestCombination lbc(shape, pattern);
+    std::vector<float> scores(static_cast<size_t>(lbc.scores()));
+    lbc.first_scores(scores);
+    Mask alive = lbc.all_alive();
+    EXPECT_EQ(lbc.mask(alive).count(), shape.outs * shape.cols()) << text;
+
+    const Rng rng(5);
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] += static_cast<float>(rng.normal(i));
+    int64_t before = alive.count();
+    for (int step = 0; step <= 10; ++step) {
+      const Mask last = alive;
+      lbc.remove(scores, step / 10.0, 3.0, alive);
+      EXPECT_LE(alive.count(), before) << text;
+      for (int64_t r = 0; r < alive.rows(); ++r) {
+        for (int64_t i = 0; i < alive.cols(); ++i) EXPECT_TRUE(!alive.at(r, i) || last.at(r, i));
+      }
+      before = alive.count();
+    }
+    const Mask mask = lbc.mask(alive);
+    EXPECT_EQ(count_groups_in(mask, shape, pattern).violations, 0) << text;
+    EXPECT_EQ(mask, lbc.mask(alive));
+    Mask later = alive;  // nothing is left to remove
+    lbc.remove(scores, 2.0, 3.0, later);
+    EXPECT_EQ(later, alive);
+  }
+}
+
+TEST(BestCombination, FollowsThePapersScheduleAt24) {
+  const Candidates candidates(2, 4, false);
+  ASSERT_EQ(candidates.count(), 6);
+  EXPECT_FLOAT_EQ(candidates.first_score(), 1.0f / 3.0f);
+  const std::map<int, int> alive = {{0, 6},  {4, 6},  {5, 5},  {9, 5},  {10, 4}, {15, 4},
+                                    {16, 3}, {24, 3}, {25, 2}, {59, 2}, {60, 1}};
+  for (const auto& [epoch, count] : alive) EXPECT_EQ(candidates.alive(epoch / 60.0, 3.0), count);
+}
+
+TEST(BestCombination, ScoresOfLargeGroupsFactorise) {
+  const BestCombination lbc({4, 32, 1}, Pattern(8, 16));
+  EXPECT_EQ(lbc.candidates(), 16);  // not 12870
+  const Candidates singles(8, 16, true);
+  EXPECT_EQ(singles.alive(0.0, 3.0), 16);
+  EXPECT_EQ(singles.alive(1.0, 3.0), 8);
+}
+
+TEST(BestCombination, ScoreGradientIsThatOfTheModelLinearInU) {
+  // L = Σ_m u_m g_m w_m with u_m = Σ_i α_i θ_im: dL/dα_i against finite differences.
+  const WeightShape shape{9, 10, 2};
+  for (const char* text : {"2:4", "2:4x2"}) {
+    const Pattern pattern = Pattern::parse(text);
+    const BestCombination lbc(shape, pattern);
+    const Grouping grouping(shape, pattern);
+    const auto size = static_cast<size_t>(shape.outs * shape.cols());
+    std::vector<double> g(size), w(size);
+    for (size_t i = 0; i < size; ++i) {
+      g[i] = Rng(1).normal(i);
+      w[i] = Rng(2).normal(i);
+    }
+    std::vector<float> scores(static_cast<size_t>(lbc.scores()));
+    for (size_t i = 0; i < scores.size(); ++i) scores[i] = static_cast<float>(Rng(3).uniform(i));
+    Mask alive = lbc.all_alive();
+    lbc.remove(scores, 0.3, 3.0, alive);
+    std::vector<double> found(scores.size(), 0.0);
+    lbc.add_score_gradients(g.data(), w.data(), alive, found.data());
+
+    const auto loss = [&](const std::vector<double>& alpha) {
+      double sum = 0.0;
+      for (int64_t c = 0; c < lbc.cells(); ++c) {
+        const Cell cell = grouping.cell(c);
+        for (int64_t gr = 0; gr < lbc.groups(); ++gr) {
+          const Group group = grouping.group(gr);
+          const Candidates table(pattern.keep(), group.length, false);
+          for (int i = 0; i < table.count(); ++i) {
+            const int64_t row = c * lbc.groups() + gr;
+            if (!alive.at(row, i)) continue;
+            for (int k = 0; k < group.length; ++k) {
+              if (((table.members(i) >> k) & 1) == 0) continue;
+              for (int64_t r = 0; r < cell.rows; ++r) {
+                const auto at = static_cast<size_t>((cell.first_row + r * cell.step) * shape.cols() +
+                                                    group.first_col + k * group.step);
+                sum += alpha[static_cast<size_t>(row * lbc.candidates() + i)] * g[at] * w[at];
+              }
+            }
+          }
+        }
+      }
+      return sum;
+    };
+    std::vector<double> alpha(scores.begin(), scores.end());
+    for (size_t i = 0; i < alpha.size(); i += 7) {
+      const double kept = alpha[i];
+      alpha[i] = kept + 0.5;
+      const double up = loss(alpha);
+      alpha[i] = kept - 0.5;
+      const double down = loss(alpha);
+      alpha[i] = kept;
+      EXPECT_NEAR(found[i], up - down, 1e-9) << text << " " << i;
+    }
+  }
+}
+
+// ---- bi-mask (invariants 10 to 12)
+
+TEST(BiMask, IsInsideTheForwardMaskAndNmAlongPermutedOutputs) {
+  for (const char* text : {"2:4", "1:4", "4:8", "1:16", "2:4x2"}) {
+    const Pattern pattern = Pattern::parse(text);
+    const WeightShape shape{70, 131, 1};
+    const std::vector<float> w = gaussian(shape.outs * shape.cols(), 21);
+    const Mask forward = top_n(w, shape, pattern);
+    std::vector<int64_t> permutation = identity_permutation(shape.outs);
+    improve_permutation(forward, pattern, {}, Rng(1), permutation);
+    ASSERT_TRUE(is_permutation(permutation));
+    const Mask backward = backward_mask(w.data(), forward, shape, pattern, permutation);
+    for (int64_t c = 0; c < shape.cols(); ++c) {
+      for (int64_t first = 0; first < shape.outs; first += pattern.group()) {
+        std::vector<float> kept, dropped;
+        for (int64_t p = first; p < std::min(shape.outs, first + pattern.group()); ++p) {
+          const int64_t row = permutation[static_cast<size_t>(p)];
+          EXPECT_TRUE(!backward.at(row, c) || forward.at(row, c));
+          const float size = std::abs(w[static_cast<size_t>(row * shape.cols() + c)]);
+          if (backward.at(row, c)) {
+            kept.push_back(size);
+          } else if (forward.at(row, c)) {
+            dropped.push_back(size);
+          }
+        }
+        EXPECT_LE(kept.size(), static_cast<size_t>(pattern.keep()));
+        if (dropped.empty()) continue;
+        EXPECT_EQ(kept.size(), static_cast<size_t>(pattern.keep()));  // no more than needed
+        EXPECT_GE(*std::min_element(kept.begin(), kept.end()),
+                  *std::max_element(dropped.begin(), dropped.end()));
+      }
+    }
+  }
+}
+
+TEST(BiMask, LosesNothingOfATransposableMask) {
+  const WeightShape shape{32, 48, 1};
+  const std::vector<float> w = gaussian(shape.outs * shape.cols(), 4);
+  const Mask forward = find_mask(solver("exact"), w.data(), shape, Pattern(2, 4));
+  EXPECT_EQ(backward_mask(w.data(), forward, shape, Pattern(2, 4), identity_permutation(32)),
+            forward);
+}
+
+TEST(BiMask, KeepsTheExpectedShareOfRandomMasks) {
+  const WeightShape shape{512, 1024, 1};
+  const std::map<std::string, double> expected = {
+      {"2:4", 0.8125}, {"4:8", 0.863}, {"2:8", 0.766}, {"1:4", 0.684}, {"1:16", 0.644}};
+  for (const auto& [text, share] : expected) {
+    const Pattern pattern = Pattern::parse(text);
+    const std::vector<float> w = gaussian(shape.outs * shape.cols(), 8);
+    const Mask forward = top_n(w, shape, pattern);
+    const Mask backward =
+        backward_mask(w.data(), forward, shape, pattern, identity_permutation(shape.outs));
+    const double kept =
+        static_cast<double>(backward.count()) / static_cast<double>(forward.count());
+    EXPECT_NEAR(kept, share, 0.01) << text;
+    EXPECT_EQ(backward.count(), permutation_value(forward, pattern, PermutationGoal::kKept,
+                                                  identity_permutation(shape.outs)));
+  }
+}
+
+TEST(Permutation, MoreTriesAreNeverWorseAndSwapsBeatChance) {
+  const WeightShape shape{64, 64, 1};
+  const Pattern pattern(2, 4);
+  const std::vector<float> w = gaussian(shape.outs * shape.cols(), 31);
+  const Mask forward = top_n(w, shape, pattern);
+  for (const auto goal : {PermutationGoal::kKept, PermutationGoal::kEligible}) {
+    std::map<PermutationSearch, int64_t> best;
+    for (const auto search : {PermutationSearch::kRandom, PermutationSearch::kSwap}) {
+      int64_t last =
+          permutation_value(forward, pattern, goal, identity_permutation(shape.outs));
+      for (const int64_t tries : {1, 10, 100, 1000}) {
+        std::vector<int64_t> permutation = identity_permutation(shape.outs);
+        improve_permutation(forward, pattern, {search, goal, tries}, Rng(9), permutation);
+        const int64_t value = permutation_value(forward, pattern, goal, permutation);
+        EXPECT_GE(value, last);
+        last = value;
+      }
+      best[search] = last;
+    }
+    EXPECT_GT(best[PermutationSearch::kSwap], best[PermutationSearch::kRandom]);
+  }
+}
+
+TEST(Permutation, DoesNotDependOnThreads) {
+  const WeightShape shape{60, 200, 1};
+  const std::vector<float> w = gaussian(shape.outs * shape.cols(), 31);
+  const Mask forward = top_n(w, shape, Pattern(2, 4));
+  std::vector<int64_t> one = identity_permutation(shape.outs), two = one;
+  set_threads(1);
+  improve_permutation(forward, Pattern(2, 4), {}, Rng(9), one);
+  set_threads(2);
+  improve_permutation(forward, Pattern(2, 4), {}, Rng(9), two);
+  EXPECT_EQ(one, two);
+}
+
+// ---- decay (invariants 8 and 9)
+
+TEST(Decay, TouchesPrunedWeightsOnly) {
+  const WeightShape shape{5, 70, 1};
+  const std::vector<float> w = gaussian(shape.outs * shape.cols(), 2);
+  const Mask mask = top_n(w, shape, Pattern(2, 4));
+  std::vector<float> gradient(w.size(), 1.0f);
+  add_where_pruned(w.data(), mask, 0.5f, gradient.data());
+  for (size_t i = 0; i < w.size(); ++i) {
+    const bool kept = mask.at(static_cast<int64_t>(i) / 70, static_cast<int64_t>(i) % 70);
+    EXPECT_EQ(gradient[i], kept ? 1.0f : 1.0f + 0.5f * w[i]);
+  }
+  std::vector<float> decayed = w;  // decoupled: (1 − ηλ) per step, and the mask stays
+  for (int step = 0; step < 10; ++step) {
+    add_where_pruned(decayed.data(), mask, -0.1f, decayed.data());
+    EXPECT_EQ(top_n(decayed, shape, Pattern(2, 4)), mask);
+  }
+  for (size_t i = 0; i < w.size(); ++i) {
+    const bool kept = mask.at(static_cast<int64_t>(i) / 70, static_cast<int64_t>(i) % 70);
+    EXPECT_NEAR(decayed[i], kept ? w[i] : w[i] * std::pow(0.9f, 10.0f), 1e-6f);
+  }
+}
+
+// ---- schedules
+
+class TrainedLayer {
+ public:
+  TrainedLayer(const char* recipe, const char* pattern, int64_t total_steps)
+      : recipe_(Recipe::parse(recipe)),
+        weights_(gaussian(24 * 40, 17)),
+        pattern_(Pattern::parse(pattern)) {
+    input_.shape = {24, 40, 1};
+    input_.pattern = pattern_;
+    input_.recipe = &recipe_;
+    input_.total_steps = total_steps;
+    if (recipe_.forward == ForwardPart::kUnion) {
+      const BestCombination lbc(input_.shape, pattern_);
+      scores_.resize(static_cast<size_t>(lbc.scores()));
+      lbc.first_scores(scores_);
+      input_.scores = scores_;
+    }
+  }
+
+  const LayerState& at(int64_t step) {  // with other weights at every step
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      weights_[i] =
+          static_cast<float>(Rng(17).normal(i) + 0.5 * Rng(100 + static_cast<uint64_t>(step)).normal(i));
+    }
+    input_.weights = weights_.data();
+    state_.step = step;
+    bring_up_to_date(input_, state_);
+    return state_;
+  }
+
+ private:
+  Recipe recipe_;
+  std::vector<float> weights_, scores_;
+  Pattern pattern_;
+  LayerInput input_;
+  LayerState state_;
+};
+
+TEST(Schedule, MasksAreFoundAnewWhenTheyAreDue) {
+  TrainedLayer every("sr-ste", "2:4", 0);
+  const Mask first = every.at(0).forward;
+  EXPECT_NE(every.at(1).forward, first);
+
+  TrainedLayer forty("transposable", "2:4", 0);
+  const Mask kept = forty.at(0).forward;
+  EXPECT_EQ(forty.at(39).forward, kept);
+  EXPECT_NE(forty.at(40).forward, kept);
+}
+
+TEST(Schedule, StaticIsDenseThenFixed) {
+  TrainedLayer run("static", "2:4", 10);
+  EXPECT_FALSE(run.at(0).sparse());
+  EXPECT_FALSE(run.at(4).sparse());
+  const Mask mask = run.at(5).forward;
+  EXPECT_EQ(mask.density(), 0.5);
+  EXPECT_EQ(run.at(9).forward, mask);
+  TrainedLayer trained("static+dense_head=0", "2:4", 0);
+  EXPECT_TRUE(trained.at(0).sparse());
+}
+
+TEST(Schedule, TheTailOfTSrSteIsDense) {
+  TrainedLayer run("t-sr-ste", "2:4", 60);
+  EXPECT_TRUE(run.at(0).sparse());
+  EXPECT_TRUE(run.at(49).sparse());
+  EXPECT_FALSE(run.at(50).sparse());
+  EXPECT_FALSE(run.at(60).sparse());
+}
+
+TEST(Schedule, LbcIsDenseAtTheStartAndNmFromHalfOn) {
+  TrainedLayer run("lbc", "2:4", 20);
+  EXPECT_EQ(run.at(0).forward.density(), 1.0);
+  const double middle = run.at(7).forward.density();
+  EXPECT_LT(middle, 1.0);
+  EXPECT_GT(middle, 0.5);
+  const Mask mask = run.at(10).forward;
+  EXPECT_EQ(mask.density(), 0.5);
+  EXPECT_EQ(run.at(20).forward, mask);
+}
+
+TEST(Schedule, BetaIsComputedOnce) {
+  TrainedLayer run("s-ste", "2:4", 0);
+  const double beta = run.at(0).beta;
+  EXPECT_GT(beta, 1.0);
+  EXPECT_EQ(run.at(5).beta, beta);
+}
+
+TEST(Schedule, ThePermutationIsLookedForEveryHundredSteps) {
+  TrainedLayer run("bi-mask", "2:4", 0);
+  const std::vector<int64_t> first = run.at(0).permutation;
+  EXPECT_NE(first, identity_permutation(24));
+  EXPECT_EQ(run.at(99).permutation, first);
+  EXPECT_NE(run.at(100).permutation, first);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,169 @@
+// Layer: a linear or convolution layer that trains by a recipe, as a torch module.
+//
+//   forward     y  = x W̃ᵀ + b            W̃: the forward operand of the recipe
+//   backward    dx = g W̃'                W̃': its backward operand
+//               dW = (a sample of) gᵀ x   straight through: the gradient of W̃ is that of W
+//               db = the sum of g
+//
+// Two paths, one meaning. fp32 on the CPU runs on weft's kernels, with operands packed once per
+// optimiser step; any other dtype or device runs the same recipe with torch's operators on masked
+// operands. path() says which.
+//
+// The weights belong to the optimiser, and torch does not say when it has changed them. So steps
+// are taken through weft (step.h): it adds the decay, steps the optimiser, and brings every layer up
+// to date. Weights that change in another way are noticed at the next product, and refused; after
+// loading or editing them on purpose, say so with weights_changed().
+//
+// State (masks, permutation, alive subsets, β, counters) is in buffers, and is saved and loaded
+// with the module. A layer that is loaded must have been made with the same recipe and pattern.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "weft/kernel/planner.h"
+#include "weft/train/layers/products.h"
+#include "weft/train/recipes/best_combination.h"
+#include "weft/train/recipes/layer_state.h"
+
+namespace weft {
+
+enum class LayerPath : uint8_t { kPacked, kPlain };
+std::string_view path_name(LayerPath path);  // "packed", "plain"
+
+struct LayerSettings {
+  Recipe recipe = Recipe::parse("dense");
+  Pattern pattern{2, 4};
+  int64_t total_steps = 0;  // of the optimiser; needed by recipes with a schedule in shares
+  uint64_t seed = 0;
+  int64_t number = 0;  // of the layer in the model: tells its random numbers from those of others
+  int micro_batches = 1;  // per optimiser step, for the planner
+  bool force_plain = false;
+  bool telemetry = false;            // keep what flip rates need
+  std::shared_ptr<Planner> planner;  // null: one of its own
+};
+
+// What a layer did since the last step. Free unless asked for.
+struct LayerTelemetry {
+  double forward_density = 1.0;
+  double backward_density = 1.0;
+  double retained = 1.0;         // Σ |w| that the forward mask keeps, of all
+  int64_t changed_bits = 0;      // of the forward mask, by the last step; with telemetry only
+  double flip_rate = 0.0;        // changed bits / weights
+  double backward_kept = 1.0;    // share of the forward operand's entries in the backward one
+  double alive = 0.0;            // lbc: mean number of candidates of a group
+  double beta = 1.0;             // s-ste
+  std::optional<double> cosine;  // bi-mask, with telemetry: of the last dX to the exact one
+  LayerTimes times;
+  std::string plan;  // "sparse/sparse/dense", in the order of kProducts; "plain" on the plain path
+};
+
+class Layer : public torch::nn::Module {
+ public:
+  torch::Tensor weight;
+  torch::Tensor bias;    // undefined: none
+  torch::Tensor scores;  // of lbc: [cells, groups, candidates]; undefined otherwise
+
+  virtual torch::Tensor forward(const torch::Tensor& x) = 0;
+
+  // Starts anew with a recipe. Throws Error if the recipe, the pattern and the shape do not go
+  // together.
+  void configure(const LayerSettings& settings);
+  const LayerSettings& settings() const { return settings_; }
+  // Dense by recipe, or because keep = group.
+  bool always_dense() const;
+
+  virtual WeightShape weight_shape() const = 0;
+  LayerPath path() const;
+  const LayerState& state() const { return state_; }
+
+  // W̃ as it is now, in the dtype and on the device of the weight; brings the layer up to date.
+  torch::Tensor effective_weight();
+
+  // The two halves of a step (step.h): the decay, and what follows from new weights.
+  void add_decay(double learning_rate);
+  void advance();
+  // The weights have been loaded or edited: masks and packs are made anew. The step stays, and so
+  // do the choices that a recipe never takes back: β, removed candidates, a fixed mask.
+  void weights_changed();
+
+  LayerTelemetry telemetry();
+  void clear_times();
+
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+  // After something else than load() has written into the buffers.
+  void state_changed();
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
+
+ protected:
+  explicit Layer(std::string name) : torch::nn::Module(std::move(name)) {}
+  // To be called once weight and bias are there.
+  void register_state();
+
+  virtual void reset_products(std::shared_ptr<Planner> planner, int micro_batches) = 0;
+  virtual LayerProducts& products() = 0;
+
+  // y for x, with custom autograd.
+  torch::Tensor run(const torch::Tensor& x);
+
+ private:
+  friend class LayerFunction;
+
+  // The products of a subclass, on either path. x and g are contiguous.
+  virtual torch::Tensor packed_forward(const torch::Tensor& x) = 0;
+  virtual torch::Tensor packed_backward_data(const torch::Tensor& g, const torch::Tensor& x) = 0;
+  virtual torch::Tensor packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
+                                               const std::optional<Sampling>& sampling) = 0;
+  virtual torch::Tensor plain_forward(const torch::Tensor& x, const torch::Tensor& w) = 0;
+  virtual torch::Tensor plain_backward_data(const torch::Tensor& g, const torch::Tensor& x,
+                                            const torch::Tensor& w) = 0;
+  virtual torch::Tensor plain_backward_weight(const torch::Tensor& g, const torch::Tensor& x) = 0;
+  virtual torch::Tensor bias_gradient(const torch::Tensor& g) const = 0;
+  // 1/π of what a sample of g keeps, 0 elsewhere. g: fp32, on the CPU, contiguous.
+  virtual torch::Tensor sample_scales_of(const torch::Tensor& g,
+                                         const SampleOptions& options) const = 0;
+
+  torch::Tensor forward_product(const torch::Tensor& x);
+  torch::Tensor backward_data_product(const torch::Tensor& g, const torch::Tensor& x);
+  torch::Tensor backward_weight_product(const torch::Tensor& g, const torch::Tensor& x,
+                                        int64_t call);
+  torch::Tensor score_gradient(const torch::Tensor& dw) const;
+
+  void prepare();         // before a product: operands that match the weights
+  void make_operands();   // from the state
+  void make_packed_operands();
+  void describe_operands(LayerOperands& operands) const;
+  void bring_up_to_date();
+  void reset_scores();
+  torch::Tensor host_weights() const;  // fp32, on the CPU, contiguous
+  LayerInput input_of(const torch::Tensor& host) const;
+  torch::Tensor plain_operand(const Mask& mask) const;
+  std::optional<Sampling> sampling(int64_t call) const;
+  bool scores_are_learnt() const;
+  void store_state();
+  void restore_state();
+
+  LayerSettings settings_;
+  LayerState state_;
+  int64_t stamp_ = 0;           // of the operands; changes when they do
+  bool operands_valid_ = false;
+  uint64_t fingerprint_ = 0;    // of the weights that the operands were made from
+  AlignedBuffer<float> forward_values_, backward_values_;  // where they are not the weights
+  torch::Tensor plain_forward_, plain_backward_;           // the operands of the plain path
+  int64_t changed_bits_ = 0;
+  std::optional<double> cosine_;
+  torch::Tensor saved_mask_, saved_backward_mask_, saved_permutation_, saved_alive_,
+      saved_counters_;  // the buffers
+};
+
+// Every layer of a module, with its name; the module itself may be one.
+std::vector<std::pair<std::string, std::shared_ptr<Layer>>> layers_of(torch::nn::Module& module);
+
+}  // namespace weft

@@ -1,0 +1,100 @@
+#include "weft/train/layers/linear.h"
+
+namespace weft {
+namespace {
+
+// All but the last dimension are tokens.
+MatrixView<float> matrix(const torch::Tensor& t) {
+  const int64_t cols = t.size(-1);
+  return {t.data_ptr<float>(), cols == 0 ? 0 : t.numel() / cols, cols};
+}
+
+std::vector<int64_t> with_last(const torch::Tensor& t, int64_t last) {
+  std::vector<int64_t> sizes = t.sizes().vec();
+  sizes.back() = last;
+  return sizes;
+}
+
+}  // namespace
+
+LinearImpl::LinearImpl(const torch::nn::LinearOptions& options) : Layer("weft::Linear") {
+  const torch::nn::Linear torchs(options);  // its initialisation
+  weight = register_parameter("weight", torchs->weight.detach());
+  if (torchs->bias.defined()) bias = register_parameter("bias", torchs->bias.detach());
+  register_state();
+}
+
+LinearImpl::LinearImpl(const torch::nn::LinearImpl& other) : Layer("weft::Linear") {
+  weight = register_parameter("weight", other.weight, other.weight.requires_grad());
+  if (other.bias.defined()) {
+    bias = register_parameter("bias", other.bias, other.bias.requires_grad());
+  }
+  register_state();
+}
+
+torch::nn::Linear LinearImpl::densified() {
+  const torch::NoGradGuard no_grad;
+  torch::nn::Linear dense(
+      torch::nn::LinearOptions(weight.size(1), weight.size(0)).bias(bias.defined()));
+  dense->weight.set_data(effective_weight());
+  if (bias.defined()) dense->bias.set_data(bias.detach().clone());
+  return dense;
+}
+
+void LinearImpl::reset_products(std::shared_ptr<Planner> planner, int micro_batches) {
+  products_ =
+      std::make_unique<LinearProducts>(weight_shape(), std::move(planner), micro_batches);
+}
+
+torch::Tensor LinearImpl::forward(const torch::Tensor& x) {
+  WEFT_CHECK(x.dim() >= 1 && x.size(-1) == weight.size(1),
+             "{}: an input of {} features for a layer of {}", name(),
+             x.dim() == 0 ? 0 : x.size(-1), weight.size(1));
+  return run(x);
+}
+
+torch::Tensor LinearImpl::packed_forward(const torch::Tensor& x) {
+  torch::Tensor y = torch::empty(with_last(x, weight.size(0)), x.options());
+  products_->forward(matrix(x), bias.defined() ? bias.data_ptr<float>() : nullptr, matrix(y));
+  return y;
+}
+
+torch::Tensor LinearImpl::packed_backward_data(const torch::Tensor& g, const torch::Tensor&) {
+  torch::Tensor dx = torch::empty(with_last(g, weight.size(1)), g.options());
+  products_->backward_data(matrix(g), matrix(dx));
+  return dx;
+}
+
+torch::Tensor LinearImpl::packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
+                                                 const std::optional<Sampling>& sampling) {
+  torch::Tensor dw = torch::empty(weight.sizes(), weight.options());
+  products_->backward_weight(matrix(g), matrix(x), sampling, matrix(dw));
+  return dw;
+}
+
+torch::Tensor LinearImpl::plain_forward(const torch::Tensor& x, const torch::Tensor& w) {
+  const torch::Tensor y = x.matmul(w.t());
+  return bias.defined() ? y + bias.detach() : y;
+}
+
+torch::Tensor LinearImpl::plain_backward_data(const torch::Tensor& g, const torch::Tensor&,
+                                              const torch::Tensor& w) {
+  return g.matmul(w);
+}
+
+torch::Tensor LinearImpl::plain_backward_weight(const torch::Tensor& g, const torch::Tensor& x) {
+  return g.reshape({-1, g.size(-1)}).t().matmul(x.reshape({-1, x.size(-1)}));
+}
+
+torch::Tensor LinearImpl::bias_gradient(const torch::Tensor& g) const {
+  return g.reshape({-1, g.size(-1)}).sum(0);
+}
+
+torch::Tensor LinearImpl::sample_scales_of(const torch::Tensor& g,
+                                           const SampleOptions& options) const {
+  torch::Tensor scales = torch::empty_like(g);
+  sample_scales(matrix(g), options, matrix(scales));
+  return scales;
+}
+
+}  // namespace weft

@@ -1,0 +1,120 @@
+// The three products of one layer in fp32 on the CPU, dense or sparse as the planner says.
+//
+//   products.set(operands)           once per optimiser step
+//   products.forward(...)            y  = x W̃ᵀ + bias
+//   products.backward_data(...)      dx = g W̃'
+//   products.backward_weight(...)    dw = gᵀ x, or of a sample of gᵀ
+//
+// What is computed is the recipe's; how, dense or sparse, is the planner's. A sampled gradient is
+// sampled either way, so that a run means the same on every machine.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "weft/estimate/fp8.h"
+#include "weft/estimate/mvue.h"
+#include "weft/kernel/conv_shape.h"
+#include "weft/kernel/planner.h"
+#include "weft/kernel/sparse_conv.h"
+#include "weft/train/layers/operands.h"
+
+namespace weft {
+
+struct LayerOperands {
+  Operand forward;
+  Operand backward;
+  bool transposable = false;  // the backward operand is N:M along outputs
+  // The pattern that stands for the density of the forward operand in the planner's model.
+  Pattern planned{1, 1};
+};
+
+// How dw is sampled, if it is.
+struct Sampling {
+  SampleOptions options;
+  std::optional<Fp8> rounding;  // of the sampled values
+};
+
+// Seconds since they were last cleared.
+struct LayerTimes {
+  double mask = 0.0;
+  double pack = 0.0;
+  std::array<double, 3> products{};  // in the order of kProducts, without packing weights
+
+  double total() const { return mask + pack + products[0] + products[1] + products[2]; }
+};
+
+// What linear and convolution layers have in common: operands, plans, times.
+class LayerProducts {
+ public:
+  // products_per_pack: micro-batches per optimiser step, for the planner.
+  LayerProducts(const WeightShape& shape, std::shared_ptr<Planner> planner, int products_per_pack)
+      : shape_(shape), planner_(std::move(planner)), products_per_pack_(products_per_pack) {}
+  virtual ~LayerProducts() = default;
+
+  void set(const LayerOperands& operands);
+
+  LayerTimes& times() { return times_; }
+  // How the products were last computed: "sparse/sparse/dense", in the order of kProducts; "-" for
+  // one that was not.
+  std::string choices() const;
+
+ protected:
+  // The packs of the weights are no longer those of the operands.
+  virtual void forget_packs() = 0;
+
+  // Whether the planner has the product of a layer of this shape sparse. Asked once per shape.
+  bool planned_sparse(const LayerShape& shape, Product product);
+  void note(Product product, bool sparse);
+
+  WeightShape shape_;
+  LayerOperands operands_;
+  DenseCopy dense_forward_, dense_backward_;
+  LayerTimes times_;
+  std::array<std::string_view, 3> choices_ = {"-", "-", "-"};
+
+ private:
+  std::shared_ptr<Planner> planner_;
+  int products_per_pack_;
+  std::map<std::string, LayerPlan> plans_;  // by shape and pattern
+};
+
+class LinearProducts : public LayerProducts {
+ public:
+  using LayerProducts::LayerProducts;
+
+  void forward(MatrixView<const float> x, const float* bias, MatrixView<float> y);
+  void backward_data(MatrixView<const float> g, MatrixView<float> dx);
+  void backward_weight(MatrixView<const float> g, MatrixView<const float> x,
+                       const std::optional<Sampling>& sampling, MatrixView<float> dw);
+
+ private:
+  void forget_packs() override { packed_forward_ = packed_backward_ = false; }
+  bool sparse_at(int64_t tokens, Product product);
+
+  bool packed_forward_ = false, packed_backward_ = false;
+  PackedMatrix forward_pack_, backward_pack_, gradient_pack_;
+};
+
+// Activations are [images, channels, height, width]; the shape comes with every call.
+class ConvProducts : public LayerProducts {
+ public:
+  using LayerProducts::LayerProducts;
+
+  void forward(const ConvShape& shape, const float* x, const float* bias, float* y);
+  void backward_data(const ConvShape& shape, const float* g, float* dx);
+  void backward_weight(const ConvShape& shape, const float* g, const float* x,
+                       const std::optional<Sampling>& sampling, float* dw);
+
+ private:
+  void forget_packs() override { packed_forward_ = packed_backward_ = false; }
+  bool sparse_at(const ConvShape& shape, Product product);
+
+  bool packed_forward_ = false, packed_backward_ = false;
+  PackedConv forward_pack_, backward_pack_;
+};
+
+}  // namespace weft

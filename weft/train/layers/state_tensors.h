@@ -1,0 +1,28 @@
+// LayerState as tensors of 64-bit integers, for the buffers of a module; and back, with everything
+// checked that could come from a damaged file. `context` begins the message of an Error.
+//
+//   mask       [rows, words]   bits as in Mask, the first column lowest
+//   counters   [8]             version, begun, step, call, seed, layer, scaled, the bits of β
+#pragma once
+
+#include <torch/types.h>
+
+#include <string>
+
+#include "weft/train/recipes/layer_state.h"
+
+namespace weft {
+
+torch::Tensor empty_words();  // [0]
+torch::Tensor words_of(Mask mask);
+torch::Tensor words_of(const std::vector<int64_t>& values);
+torch::Tensor counters_of(const LayerState& state);
+
+// An empty tensor is a mask without rows.
+Mask mask_from(const torch::Tensor& words, int64_t rows, int64_t cols, const std::string& context);
+std::vector<int64_t> permutation_from(const torch::Tensor& words, int64_t outs,
+                                      const std::string& context);
+// All but the masks and the permutation.
+LayerState state_from_counters(const torch::Tensor& counters, const std::string& context);
+
+}  // namespace weft

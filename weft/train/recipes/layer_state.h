@@ -1,0 +1,57 @@
+// LayerState: everything that a recipe holds for one layer, apart from the weights themselves and
+// the scores that an optimiser moves. It is saved with the model, so that a run continues to the
+// bit.
+//
+//   bring_up_to_date(input, state)     after an optimiser step, or before the first product: a pure
+//                                      function of the weights, the scores and the state
+//   forward_values(input, state, out)  W̃ itself
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "weft/core/mask.h"
+#include "weft/core/weight_shape.h"
+#include "weft/train/recipes/recipe.h"
+
+namespace weft {
+
+struct LayerState {
+  bool begun = false;    // false: the weights may still change before the first product
+  int64_t step = 0;      // optimiser steps taken
+  int64_t call = 0;      // backward products of this step: every micro-batch draws anew
+  uint64_t seed = 0;     // of the run
+  int64_t layer = 0;     // number of the layer in the model, for its random numbers
+  Mask forward;          // no rows: the operand is dense
+  Mask backward;         // no rows: the same as forward
+  std::vector<int64_t> permutation;  // of outputs, for the backward mask
+  double beta = 1.0;                 // of the soft threshold
+  bool scaled = false;               // beta has been computed, and is frozen
+  Mask alive;                        // of lbc, [cells * groups, candidates]
+
+  bool sparse() const { return forward.rows() > 0; }
+};
+
+// What a part may look at.
+struct LayerInput {
+  const float* weights = nullptr;  // [outs, cols]
+  WeightShape shape;
+  Pattern pattern{1, 1};
+  const Recipe* recipe = nullptr;
+  int64_t total_steps = 0;        // 0: not known
+  std::span<const float> scores;  // of lbc
+};
+
+// Whether the schedule has this step dense, for a recipe that has a sparse forward operand.
+bool is_dense_step(const Recipe& recipe, int64_t step, int64_t total_steps);
+
+// Throws UnusableWeightError (mask/solver.h) if a weight is NaN or infinite.
+void bring_up_to_date(const LayerInput& input, LayerState& state);
+
+// The forward operand, [outs, cols], zero outside the mask. Only for a sparse state.
+void forward_values(const LayerInput& input, const LayerState& state, float* out);
+// Whether the forward operand is the weights under the mask, so that no values are needed.
+bool values_are_weights(const Recipe& recipe);
+
+}  // namespace weft

@@ -1,0 +1,104 @@
+// Recipe: a training method, as a composition of parts. Every paper is one row of a table.
+//
+//   forward operand    what Y = X W̃ᵀ multiplies with
+//   backward operand   what dX = G W̃ multiplies with
+//   gradient           how dW = Gᵀ X is estimated, and which entries of it count
+//   decay              what pulls pruned weights to zero
+//   schedule           when masks are found anew, and which part of the run is dense
+//
+// A user may compose what no paper has:
+//
+//   Recipe::parse("s-ste+backward=bi-mask")   a named recipe, and parts in place of its own
+//
+// The formulas stand in the files of the parts; docs/recipes.md has them all. Steps are those of
+// the optimiser, counted from 0; shares are of the total number of steps.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "weft/core/pattern.h"
+
+namespace weft {
+
+enum class ForwardPart : uint8_t {
+  kDense,         // W
+  kTopN,          // the largest of each group          (top_n.h)
+  kFixed,         // the largest when training began    (top_n.h)
+  kTransposable,  // N:M along inputs and outputs       (transposable.h)
+  kUnion,         // the subsets that are still alive   (best_combination.h)
+  kSoft,          // β · soft threshold                 (soft_threshold.h)
+};
+enum class BackwardPart : uint8_t {
+  kSame,    // the forward operand
+  kBiMask,  // the largest along permuted outputs, of the forward operand   (bi_mask.h)
+};
+enum class GradientPart : uint8_t {
+  kExact,        // Gᵀ X
+  kMasked,       // Gᵀ X, only where the forward operand keeps a weight
+  kMvue,         // an unbiased N:M sample of Gᵀ along tokens, times X   (estimate/mvue.h)
+  kMvueTwoDraw,  // the same by the papers' two draws, 2:4 only
+};
+enum class DecayPart : uint8_t {
+  kNone,
+  kGradient,   // λ (1 − m) W joins the gradient, once per step, after clipping   (decay.h)
+  kDecoupled,  // W loses lr · λ (1 − m) W
+};
+
+struct Schedule {
+  int64_t mask_every = 1;         // steps from one mask to the next
+  int64_t permutation_every = 0;  // steps from one search for a permutation to the next; 0: none
+  double dense_head = 0.0;        // share of the steps, at the beginning, that is dense
+  double dense_tail = 0.0;        // share of the steps, at the end, that is dense
+  double removal_end = 0.5;       // share of the steps after which one subset is left (lbc: t_f)
+  double removal_power = 3.0;     // of the polynomial by which subsets are removed until then
+};
+
+// How a permutation of outputs is looked for (permutation.h).
+enum class PermutationSearch : uint8_t { kSwap, kRandom };
+enum class PermutationGoal : uint8_t {
+  kKept,      // entries that the backward operand keeps
+  kEligible,  // blocks of a column that lose nothing
+};
+
+struct Recipe {
+  std::string name;
+  ForwardPart forward = ForwardPart::kDense;
+  BackwardPart backward = BackwardPart::kSame;
+  GradientPart gradient = GradientPart::kExact;
+  DecayPart decay = DecayPart::kNone;
+  double lambda = 2e-4;  // of the decay
+  Schedule schedule;
+  PermutationSearch permutation_search = PermutationSearch::kSwap;
+  PermutationGoal permutation_goal = PermutationGoal::kKept;
+  bool fp8 = false;  // operands of all three products rounded to FP8 (estimate/fp8.h)
+
+  // A name of the table, then parts joined by "+": "sr-ste+lambda=6e-5+gradient=mvue+fp8".
+  // Throws Error and names what is known.
+  static Recipe parse(std::string_view text);
+
+  // Throws Error with the reason if the parts do not make sense together, or with this pattern.
+  void check(const Pattern& pattern) const;
+
+  // Whether the schedule is made of shares, so that the number of steps must be known.
+  bool needs_total_steps() const;
+  bool samples_gradient() const {
+    return gradient == GradientPart::kMvue || gradient == GradientPart::kMvueTwoDraw;
+  }
+};
+
+// The named recipes, in the order of docs/recipes.md.
+std::span<const Recipe> recipes();
+
+// For tables: "top-n", "β · soft threshold" and so on.
+std::string_view part_name(ForwardPart part);
+std::string_view part_name(BackwardPart part);
+std::string_view part_name(GradientPart part);
+std::string_view part_name(DecayPart part);
+std::string describe_schedule(const Recipe& recipe);
+// Which of the three products has a sparse operand: "fwd, bwd_x, bwd_w".
+std::string sparse_products(const Recipe& recipe);
+
+}  // namespace weft

@@ -1,0 +1,98 @@
+#include "weft/train/recipes/soft_threshold.h"
+
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "weft/core/parallel.h"
+
+namespace weft {
+namespace {
+
+// One group of one row: the threshold itself is subtracted, so that S is exact at ties.
+template <typename T>
+void shrink_row(const T* w, uint64_t kept, const Group& group, T beta, T* out) {
+  T threshold = 0;
+  for (int k = 0; k < group.length; ++k) {
+    const T size = std::abs(w[k * group.step]);
+    if (((kept >> k) & 1) == 0) threshold = std::max(threshold, size);
+  }
+  for (int k = 0; k < group.length; ++k) {
+    const T value = w[k * group.step];
+    const T left = std::max(std::abs(value) - threshold, T{0});
+    out[k * group.step] = ((kept >> k) & 1) != 0 ? beta * std::copysign(left, value) : T{0};
+  }
+}
+
+// One group of a cell: every row loses the same share of a weight.
+template <typename T>
+void shrink_cell(const T* w, const Cell& cell, int64_t cols, uint64_t kept, const Group& group,
+                 T beta, T* out) {
+  std::array<double, Pattern::kMaxGroup> sums{};
+  double threshold = 0.0;
+  for (int k = 0; k < group.length; ++k) {
+    for (int64_t r = 0; r < cell.rows; ++r) {
+      sums[static_cast<size_t>(k)] +=
+          std::abs(static_cast<double>(w[r * cell.step * cols + k * group.step]));
+    }
+    if (((kept >> k) & 1) == 0) threshold = std::max(threshold, sums[static_cast<size_t>(k)]);
+  }
+  for (int k = 0; k < group.length; ++k) {
+    const double sum = sums[static_cast<size_t>(k)];
+    const bool stays = ((kept >> k) & 1) != 0 && sum > threshold;
+    const T share = stays ? static_cast<T>(1.0 - threshold / sum) : T{0};
+    for (int64_t r = 0; r < cell.rows; ++r) {
+      const int64_t at = r * cell.step * cols + k * group.step;
+      out[at] = stays ? beta * (w[at] * share) : T{0};
+    }
+  }
+}
+
+constexpr int64_t kCellsPerItem = 16;
+
+}  // namespace
+
+template <typename T>
+void soft_threshold(const T* weights, const Mask& mask, const WeightShape& shape,
+                    const Pattern& pattern, double beta, T* out) {
+  const Grouping grouping(shape, pattern);
+  const int64_t cols = shape.cols(), cells = grouping.cells();
+  const T scale = static_cast<T>(beta);
+  parallel_for((cells + kCellsPerItem - 1) / kCellsPerItem, [&](int64_t item) {
+    const int64_t end = std::min(cells, (item + 1) * kCellsPerItem);
+    for (int64_t c = item * kCellsPerItem; c < end; ++c) {
+      const Cell cell = grouping.cell(c);
+      for (int64_t g = 0; g < grouping.groups(); ++g) {
+        const Group group = grouping.group(g);
+        const uint64_t kept = Grouping::bits(mask, cell.first_row, group);
+        const int64_t at = cell.first_row * cols + group.first_col;
+        if (pattern.share() == 1) {
+          shrink_row(weights + at, kept, group, scale, out + at);
+        } else {
+          shrink_cell(weights + at, cell, cols, kept, group, scale, out + at);
+        }
+      }
+    }
+  });
+}
+
+template void soft_threshold(const float*, const Mask&, const WeightShape&, const Pattern&, double,
+                             float*);
+template void soft_threshold(const double*, const Mask&, const WeightShape&, const Pattern&, double,
+                             double*);
+
+double soft_threshold_scale(const float* weights, const Mask& mask, const WeightShape& shape,
+                            const Pattern& pattern) {
+  if (pattern.keep() == pattern.group()) return 1.0;
+  const int64_t cols = shape.cols();
+  std::vector<float> soft(static_cast<size_t>(shape.outs * cols));
+  soft_threshold(weights, mask, shape, pattern, 1.0, soft.data());
+  double product = 0.0, square = 0.0;  // one after the other: the same for any number of threads
+  for (size_t i = 0; i < soft.size(); ++i) {
+    product += static_cast<double>(weights[i]) * soft[i];
+    square += static_cast<double>(soft[i]) * soft[i];
+  }
+  return square > 0.0 ? product / square : 1.0;
+}
+
+}  // namespace weft

@@ -1,0 +1,22 @@
+// One optimiser step of a model with weft layers, and the only right way to take it.
+//
+//   loss.backward();                     once per micro-batch
+//   torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
+//   weft::step(*model, optimizer);
+//
+// Adds the decay of each recipe to the clipped gradients, steps the optimiser, counts the step and
+// brings masks and schedules up to date. Data-parallel runs reduce their gradients before.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include "weft/train/layers/layer.h"
+
+namespace weft {
+
+void step(torch::nn::Module& model, torch::optim::Optimizer& optimizer);
+
+// After loading or editing weights by other means than step().
+void weights_changed(torch::nn::Module& model);
+
+}  // namespace weft
