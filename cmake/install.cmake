@@ -2,7 +2,8 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS weft_core weft_checkpoint weft_mask weft_pack weft_kernel weft_report EXPORT weft)
+install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_report
+  EXPORT weft)
 if(WEFT_CLI)
   install(TARGETS weft_cli)
 endif()
@@ -16,6 +17,8 @@ install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PA
   PATTERN largest_of.h EXCLUDE
   PATTERN narrow.h EXCLUDE
   PATTERN packed_parts.h EXCLUDE
+  PATTERN panel_layout.h EXCLUDE
+  PATTERN sample_columns.h EXCLUDE
   PATTERN sections.h EXCLUDE
   PATTERN sharing.h EXCLUDE
   PATTERN stream_groups.h EXCLUDE

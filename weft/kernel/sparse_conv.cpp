@@ -7,6 +7,7 @@
 #include "weft/core/parallel.h"
 #include "weft/kernel/im2col.h"
 #include "weft/kernel/product.h"
+#include "weft/kernel/transpose.h"
 
 namespace weft {
 namespace {
@@ -130,6 +131,12 @@ Mask mask_rows(const Mask& mask, int64_t first, int64_t count) {
   return part;
 }
 
+SampleOptions of_channels(const SampleOptions& options, const ConvShape& shape, int64_t group) {
+  SampleOptions part = options;
+  part.first_cell += group * sampled_cells(shape.group_outs(), options.pattern);
+  return part;
+}
+
 // Calls pack(tap-major weights of one group [group_outs, taps * group_ins], their mask).
 template <typename Pack>
 PackedConv pack_groups(const float* weights, const Mask& mask, const ConvShape& shape, Pack pack) {
@@ -196,6 +203,49 @@ PackedConv pack_conv_gradient(const float* g, const Mask& mask, const ConvShape&
                                  mask_rows(mask, first, shape.group_outs()), per_image));
   }
   return packed;
+}
+
+PackedConv pack_conv_sampled(const float* g, const ConvShape& shape, const SampleOptions& options,
+                             PackTile tile, std::optional<Fp8> rounding, PackedConv reuse) {
+  shape.check();
+  check_data("g", g, shape.y_size());
+  PackedConv packed = std::move(reuse);
+  packed.resize(static_cast<size_t>(shape.groups));
+  for (int64_t group = 0; group < shape.groups; ++group) {
+    Gradient part;
+    part.data = g + group * shape.group_outs() * shape.positions();
+    part.images = shape.images;
+    part.positions = shape.positions();
+    part.outs = shape.group_outs();
+    part.image_step = shape.outs * shape.positions();
+    part.position_step = 1;
+    part.out_step = shape.positions();
+    PackedMatrix& to = packed[static_cast<size_t>(group)];
+    to = pack_gradient_sampled(part, of_channels(options, shape, group), tile, {}, std::move(to));
+  }
+  if (rounding) round_packed_to_fp8(packed, *rounding);
+  return packed;
+}
+
+void sample_conv_scales(const float* g, const ConvShape& shape, const SampleOptions& options,
+                        float* scales) {
+  shape.check();
+  check_data("g", g, shape.y_size());
+  check_data("scales", scales, shape.y_size());
+  check_sampling(options, shape.images * shape.positions(), shape.outs);
+  const int64_t positions = shape.positions(), outs = shape.group_outs();
+  const int64_t groups_per_image =
+      (positions + options.pattern.group() - 1) / options.pattern.group();
+  parallel_for(shape.images * shape.groups, [&](int64_t item) {
+    const int64_t image = item / shape.groups;
+    SampleOptions here = of_channels(options, shape, item % shape.groups);
+    here.first_group += image * groups_per_image;
+    const int64_t first = item * outs * positions;
+    std::vector<float> turned(static_cast<size_t>(outs * positions)), found(turned.size());
+    transpose({g + first, positions, outs, positions, turned.data(), outs});
+    sample_scales({turned.data(), positions, outs}, here, {found.data(), positions, outs});
+    transpose({found.data(), outs, positions, outs, scales + first, positions});
+  });
 }
 
 void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedConv& w,

@@ -15,6 +15,7 @@
 // floats.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "weft/kernel/conv_shape.h"
@@ -33,6 +34,18 @@ PackedConv pack_conv_transposed(const float* weights, const Mask& mask, const Co
 // g: [images, outs, positions]; mask: [outs, images * positions].
 PackedConv pack_conv_gradient(const float* g, const Mask& mask, const ConvShape& shape,
                               const PanelOptions& options);
+
+// G sampled while it is packed (pack/pack.h, estimate/mvue.h), its groups of tokens beginning anew
+// with every image. The token group of a position of an image is options.first_group + image *
+// ceil(positions / group) + position / group; cells count on from one group of channels to the
+// next. With `rounding` all kept values have one scale. `reuse`, the pack of an earlier step, lends
+// its memory.
+PackedConv pack_conv_sampled(const float* g, const ConvShape& shape, const SampleOptions& options,
+                             PackTile tile, std::optional<Fp8> rounding = {},
+                             PackedConv reuse = {});
+// The scales of that sample, where g lies: both are [images, outs, positions].
+void sample_conv_scales(const float* g, const ConvShape& shape, const SampleOptions& options,
+                        float* scales);
 
 void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedConv& w,
                          const float* bias, float beta, float* y);

@@ -2,6 +2,7 @@
 //
 //   pack_panels(w, mask, {pattern, tile})             A = W:  rows = outs, depth = ins
 //   pack_panels_transposed(w, mask, {pattern, tile})  A = Wᵀ: rows = ins,  depth = outs
+//   pack_panels_sampled(g, {pattern, ...}, tile)      A = Gᵀ: rows = outs, depth = tokens
 //
 // The transpose of a mask that is N:M along inputs only is ragged: say so (`ragged = true`). What
 // is said to be N:M, or shared, is checked. No transpose of the weights is ever made: cost is one
@@ -13,11 +14,15 @@
 // tap follow each other in depth; `segment` is then the number of channels.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "weft/core/mask.h"
 #include "weft/core/matrix_view.h"
 #include "weft/core/weight_shape.h"
+#include "weft/estimate/fp8.h"
+#include "weft/estimate/mvue.h"
 #include "weft/pack/packed_matrix.h"
 
 namespace weft {
@@ -40,6 +45,40 @@ PackedMatrix pack_panels_transposed(MatrixView<const float> w, const Mask& mask,
 // are read once.
 PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options,
                                       PackedMatrix reuse = {});
+
+// A gradient, however it lies: element (image, position, out) at
+// data[image * image_step + position * position_step + out * out_step]. Its tokens are the positions
+// of one image after the other; groups of tokens begin anew with every image.
+struct Gradient {
+  const float* data = nullptr;
+  int64_t images = 1;
+  int64_t positions = 0;
+  int64_t outs = 0;
+  int64_t image_step = 0;
+  int64_t position_step = 0;
+  int64_t out_step = 1;
+
+  int64_t tokens() const { return images * positions; }
+};
+
+// The pack of Gᵀ [outs, tokens], sampled as estimate/mvue.h says: the bytes of
+// pack_panels_transposed(g * scales, scales ≠ 0), without g * scales ever being there. An entry is
+// kept where its scale is not zero, so every group is full, though a kept value may be zero. The
+// token group of position p of an image is options.first_group + image * ceil(positions / group) +
+// p / group.
+//
+// With `rounding` the kept values are rounded to FP8, with a scale from their maximum.
+//
+// Cost: one pass over g if panels hold whole groups (tile_for sees to it) and images too, else two;
+// beside the pack a tile per thread.
+PackedMatrix pack_gradient_sampled(const Gradient& g, const SampleOptions& options, PackTile tile,
+                                   std::optional<Fp8> rounding = {}, PackedMatrix reuse = {});
+// The same of g: [tokens, outs].
+PackedMatrix pack_panels_sampled(MatrixView<const float> g, const SampleOptions& options,
+                                 PackTile tile, std::optional<Fp8> rounding = {},
+                                 PackedMatrix reuse = {});
+// Rounds the values of panel packs of floats, with one scale for all of them.
+void round_packed_to_fp8(std::span<PackedMatrix> packed, Fp8 format);
 
 // w, mask: [rows, depth]
 PackedMatrix pack_stream(MatrixView<const float> w, const Mask& mask, const Pattern& pattern,

@@ -1,8 +1,8 @@
 // The panel layout: packing, and checking what comes from outside.
 //
-// `starts`, the first entry of every cell in every panel, comes first: counted from the mask, or
-// known beforehand when every group is full. Then each cell writes its entries where they belong.
-// Cells are independent, so the buffer does not depend on the number of threads.
+// `starts` comes first (panel_layout.h): counted from the mask, or known beforehand when every group
+// is full. Then each cell writes its entries where they belong. Cells are independent, so the buffer
+// does not depend on the number of threads.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -15,27 +15,11 @@
 #include "weft/pack/group_check.h"
 #include "weft/pack/largest_of.h"
 #include "weft/pack/pack.h"
+#include "weft/pack/panel_layout.h"
 #include "weft/pack/sections.h"
 
 namespace weft {
 namespace {
-
-PackHeader panel_header(int64_t rows, int64_t depth, const PanelOptions& options) {
-  PackHeader h;
-  h.layout = PackLayout::kPanel;
-  h.value_type = options.value_type;
-  h.ragged = options.ragged ? 1 : 0;
-  h.keep = static_cast<uint8_t>(options.pattern.keep());
-  h.group = static_cast<uint8_t>(options.pattern.group());
-  h.share = static_cast<uint8_t>(options.pattern.share());
-  h.tile_depth = static_cast<uint32_t>(options.tile.depth);
-  h.tile_width = static_cast<uint32_t>(options.tile.width);
-  h.rows = rows;
-  h.depth = depth;
-  h.segment = options.segment == 0 ? depth : options.segment;
-  sections_of(h);  // throws what is impossible, before anything is counted
-  return h;
-}
 
 // Rows of the packed matrix, of which `mask` holds those from `first` on.
 struct MaskRows {
@@ -54,39 +38,9 @@ struct Weights {
   int64_t depth_step;
 };
 
-// The rows of a cell that exist.
-struct Members {
-  int64_t first_row;
-  int64_t stride;
-  int64_t count;
-
-  int64_t last_row() const { return first_row + (count - 1) * stride; }
-};
-
-class PanelPacker {
+class PanelPacker : public PanelLayout {
  public:
-  explicit PanelPacker(const PackHeader& header)
-      : header_(header),
-        panels_(panel_count(header)),
-        cells_(cell_count(header)),
-        starts_(static_cast<size_t>(panels_ * cells_ + 1), 0) {}
-
-  // Work items are whole blocks of sharing rows, of at least 64 cells: whole lines of a transposed
-  // operand.
-  int64_t cells_per_item() const {
-    return header_.share == 1 ? 64 : header_.group * std::max(1, 64 / header_.group);
-  }
-  int64_t items() const { return (cells_ + cells_per_item() - 1) / cells_per_item(); }
-  int64_t item_begin(int64_t item) const { return item * cells_per_item(); }
-  int64_t item_end(int64_t item) const { return std::min(cells_, item_begin(item + 1)); }
-
-  Members members(int64_t cell) const {
-    const int64_t share = header_.share, group = header_.group;
-    if (share == 1) return {cell, 1, 1};
-    const int64_t first = cell / group * share * group + cell % group;
-    const int64_t count = first >= header_.rows ? 0 : (header_.rows - 1 - first) / group + 1;
-    return {first, group, std::min(share, count)};
-  }
+  using PanelLayout::PanelLayout;
 
   // The entries of the cells of one item, before the sum is taken.
   void count(const MaskRows& mask, int64_t item) {
@@ -100,36 +54,6 @@ class PanelPacker {
         starts_[static_cast<size_t>(p * cells_ + cell)] = static_cast<uint32_t>(kept);
       }
     }
-  }
-
-  // As if every group were full, with panels that hold whole groups.
-  void count_full() {
-    for (int64_t p = 0; p < panels_; ++p) {
-      int64_t full = 0;
-      for (int64_t k = panel_begin(p); k < panel_end(p); k += header_.group) {
-        full += std::min<int64_t>(header_.keep, panel_end(p) - k);
-      }
-      for (int64_t cell = 0; cell < cells_; ++cell) {
-        if (members(cell).count == 0) continue;
-        starts_[static_cast<size_t>(p * cells_ + cell)] = static_cast<uint32_t>(full);
-      }
-    }
-  }
-
-  // Counts become starts, and the buffer is made.
-  PackedMatrix allocate(PackedMatrix reuse) {
-    uint64_t total = 0;
-    for (uint32_t& start : starts_) {
-      const uint64_t count = start;
-      WEFT_CHECK(total <= UINT32_MAX, "a packed matrix has at most 2^32 - 1 entries");
-      start = static_cast<uint32_t>(total);
-      total += count;
-    }
-    header_.entries = static_cast<int64_t>(starts_.back());
-    PackedMatrix packed = PackedMatrix::allocate(header_, std::move(reuse));
-    std::memcpy(packed.mutable_bytes().data() + sections_of(header_).starts, starts_.data(),
-                starts_.size() * sizeof(uint32_t));
-    return packed;
   }
 
   // The entries of the cells of one item.
@@ -148,9 +72,6 @@ class PanelPacker {
   }
 
  private:
-  int64_t panel_begin(int64_t p) const { return p * header_.tile_depth; }
-  int64_t panel_end(int64_t p) const { return std::min(header_.depth, panel_begin(p + 1)); }
-
   // Calls body(depth in the panel of the first bit, bits) for every 64 of a row in a panel.
   template <typename Body>
   void for_each_word(const MaskRows& mask, int64_t row, int64_t panel, Body body) const {
@@ -239,11 +160,6 @@ class PanelPacker {
       });
     }
   }
-
-  PackHeader header_;
-  int64_t panels_;
-  int64_t cells_;
-  std::vector<uint32_t> starts_;
 };
 
 // mask: [rows, depth] of the packed matrix, whichever way its weights lie.
@@ -285,15 +201,13 @@ PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOpti
   WEFT_CHECK(!options.ragged, "by magnitude every row is {}: it cannot be ragged",
              options.pattern.str());
   const PackHeader header = panel_header(w.rows, w.cols, options);
-  // Every group will be full: if panels hold whole groups, one row tells the starts of all, and
-  // the mask of a few rows at a time is enough.
-  const bool whole_groups = header.tile_depth % header.group == 0 &&
-                            (header.segment % header.group == 0 || header.segment == header.depth);
-  if (!whole_groups) {
+  PanelPacker packer(header);
+  // Every group will be full: if panels hold whole groups, the starts are known, and the mask of a
+  // few rows at a time is enough.
+  if (!packer.has_whole_groups()) {
     const Mask mask = largest_of(w, 0, w.rows, options.pattern, header.segment);
     return pack_masked({w.data, w.row_stride, 1}, mask, options, std::move(reuse));
   }
-  PanelPacker packer(header);
   packer.count_full();
   PackedMatrix packed = packer.allocate(std::move(reuse));
   parallel_for(packer.items(), [&](int64_t item) {

@@ -1,0 +1,36 @@
+// The sampler itself, for columns of magnitudes side by side.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "weft/core/matrix_view.h"
+#include "weft/estimate/mvue.h"
+
+namespace weft {
+
+struct ColumnsJob {
+  MatrixView<const float> magnitudes;  // [tokens, cells], beginning with a group; of any sign
+  MatrixView<float> scales;            // [tokens, cells]
+  int keep = 1;
+  int group = 1;
+  Sampler sampler = Sampler::kExact;
+  uint64_t key = 0;  // of Philox
+  int64_t first_group = 0;
+  int64_t first_cell = 0;
+};
+void sample_columns(const ColumnsJob& job);
+
+// One group, for given words. scales and units may be empty: then they are not wanted.
+struct OneGroup {
+  std::span<const float> magnitudes;  // at most 64
+  int keep = 1;
+  Sampler sampler = Sampler::kExact;
+  std::array<uint32_t, 2> words = {};
+  std::span<float> scales = {};
+  std::span<uint32_t> units = {};
+};
+void sample_one_group(const OneGroup& group);
+
+}  // namespace weft
