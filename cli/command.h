@@ -65,6 +65,7 @@ CommandEntry ladder_command();
 CommandEntry mask_command();
 CommandEntry pack_command();
 CommandEntry plan_command();
+CommandEntry recipes_command();
 CommandEntry solvers_command();
 CommandEntry synth_command();
 CommandEntry unpack_command();
@@ -80,5 +81,9 @@ struct Parsed {
 };
 Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& commands,
                           const std::string& version);
+
+// A whole program: parses, runs, and turns errors into one line and an exit code. `commands` makes
+// the list of what there is.
+int run_program(int argc, char** argv, std::vector<CommandEntry> (*commands)(int, char**));
 
 }  // namespace weft::cli

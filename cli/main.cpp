@@ -1,55 +1,41 @@
-// weft: the command line. One file per command; this one runs the command that was called and turns
-// errors into one line and an exit code: 0 done, 1 failed, 2 wrong usage.
-#include <sys/resource.h>
+// weft: the command line. One file per command. What needs libtorch, whose loading takes longer than
+// most commands, is in a second program beside this one, weft-train, to which such commands go on.
+#include <unistd.h>
 
-#include <csignal>
-#include <cstdio>
-#include <new>
+#include <filesystem>
 
 #include "cli/command.h"
-#include "weft/core/atomic_file.h"
-#include "weft/core/isa.h"
-#include "weft/core/text.h"
-#include "weft/core/version.h"
+#include "cli/train_commands.h"
 
 namespace weft::cli {
 namespace {
 
-void end_by_signal(int signal) {
-  remove_unfinished_files();
-  std::signal(signal, SIG_DFL);
-  std::raise(signal);
-}
-
-void handle_signals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
+class TrainCommand : public Command {
+ public:
+  explicit TrainCommand(char** argv) : argv_(argv) {}
+  void declare(Flags&) override {}
+  int run() override {
+    const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "weft-train";
+    ::execv(program.c_str(), argv_);
+    throw Error(fmt::format("cannot run {}: this command needs libtorch, and weft may have been "
+                            "built without it (WEFT_TORCH=OFF)",
+                            program.string()));
   }
-  // A closed pipe and a file that grows too large are failed writes, reported as such.
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);
+
+ private:
+  char** argv_;
+};
+
+// Whether the words of the command line begin with the name of a command: "bench layer".
+bool is_called(const std::string& name, int argc, char** argv) {
+  std::string words;
+  for (int i = 1; i < argc && words.size() < name.size(); ++i) {
+    words += (words.empty() ? "" : " ") + std::string(argv[i]);
+  }
+  return words == name;
 }
 
-// A sharded checkpoint keeps two files open per shard.
-void allow_many_files() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-int complain(int code, const std::string& message) {
-  const std::string line = "weft: " + printable(message, 2000) + "\n";
-  std::fputs(line.c_str(), stderr);  // if that fails, there is nobody left to tell
-  return code;
-}
-
-int finish_output(int code) {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  return complain(1, "cannot write to standard output");
-}
-
-int run(int argc, char** argv) {
+std::vector<CommandEntry> commands(int argc, char** argv) {
   std::vector<CommandEntry> commands;
   commands.push_back(mask_command());
   commands.push_back(check_command());
@@ -59,42 +45,21 @@ int run(int argc, char** argv) {
   commands.push_back(ladder_command());
   commands.push_back(diversity_command());
   commands.push_back(plan_command());
+  commands.push_back(recipes_command());
   commands.push_back(kernels_command());
   commands.push_back(solvers_command());
   commands.push_back(synth_command());
   commands.push_back(bench_gemm_command());
   commands.push_back(bench_solve_command());
-
-  const std::string version = fmt::format("weft {} ({})", kVersion, current_isa());
-  const Parsed parsed = parse_command_line(argc, argv, commands, version);
-  const auto hint = [&](const std::string& problem) {
-    return fmt::format("{} (see {} --help)", problem, parsed.name);
-  };
-  if (!parsed.error.empty()) return complain(parsed.exit_code, hint(parsed.error));
-  if (parsed.command == nullptr) {
-    std::fputs(parsed.help.c_str(), stdout);
-    return finish_output(0);
+  for (const TrainCommandName& entry : kTrainCommands) {
+    commands.push_back({entry.name, entry.description, "", std::make_unique<TrainCommand>(argv)});
+    // Its flags are the other program's to read.
+    if (is_called(entry.name, argc, argv)) commands.back().command->run();
   }
-  try {
-    return finish_output(parsed.command->run());
-  } catch (const UsageError& error) {
-    return complain(2, hint(error.what()));
-  }
+  return commands;
 }
 
 }  // namespace
 }  // namespace weft::cli
 
-int main(int argc, char** argv) {
-  using namespace weft;
-  try {
-    cli::handle_signals();
-    cli::allow_many_files();
-    force_isa_from_environment();
-    return cli::run(argc, argv);
-  } catch (const std::bad_alloc&) {
-    return cli::complain(1, "out of memory");
-  } catch (const std::exception& error) {
-    return cli::complain(1, error.what());
-  }
-}
+int main(int argc, char** argv) { return weft::cli::run_program(argc, argv, weft::cli::commands); }

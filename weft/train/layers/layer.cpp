@@ -22,8 +22,9 @@ namespace {
 uint64_t fingerprint_of(const torch::Tensor& weight) {
   const torch::Tensor flat = weight.detach().reshape({-1});
   const int64_t step = std::max<int64_t>(1, flat.numel() / 256);
-  const torch::Tensor some = flat.slice(0, 0, flat.numel(), step).to(torch::kCPU, torch::kDouble);
-  const auto* values = some.contiguous().data_ptr<double>();
+  const torch::Tensor some =
+      flat.slice(0, 0, flat.numel(), step).to(torch::kCPU, torch::kDouble).contiguous();
+  const auto* values = some.data_ptr<double>();
   uint64_t hash = static_cast<uint64_t>(flat.numel());
   for (int64_t i = 0; i < some.numel(); ++i) {
     hash = (hash ^ std::bit_cast<uint64_t>(values[i])) * 0x9e3779b97f4a7c15;
@@ -96,7 +97,7 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
     if (context->needs_input_grad(0)) dx = layer.backward_data_product(g, x);
     if (context->needs_input_grad(1)) dw = layer.backward_weight_product(g, x, handle->call);
     if (layer.bias.defined() && context->needs_input_grad(2)) db = layer.bias_gradient(g);
-    if (dw.defined() && layer.scores_are_learnt()) ds = layer.score_gradient(dw);
+    if (dw.defined() && context->needs_input_grad(3)) ds = layer.score_gradient(dw);
     return {dx, dw, db, ds, torch::Tensor()};
   }
 };
@@ -188,6 +189,7 @@ void Layer::bring_up_to_date() {
     throw Error(fmt::format("{} at step {}: {}", name(), state_.step, error.what()));
   }
   if (settings_.telemetry) changed_bits_ = changed_bits(before, state_.forward);
+  freeze_scores_at_the_end();
   products().times().mask += seconds_since(start);
   ++stamp_;
   operands_valid_ = false;
@@ -302,7 +304,10 @@ torch::Tensor Layer::run(const torch::Tensor& x) {
   const bool draws = torch::GradMode::is_enabled() && weight.requires_grad();
   const auto handle = c10::make_intrusive<LayerHandle>(
       std::static_pointer_cast<Layer>(shared_from_this()), stamp_, draws ? state_.call++ : 0);
-  return LayerFunction::apply(x, weight, bias, scores, handle);
+  // An undefined tensor is no argument for torch; an empty one stands for it.
+  const torch::Tensor none = torch::empty({0}, x.options());
+  return LayerFunction::apply(x, weight, bias.defined() ? bias : none,
+                              scores.defined() ? scores : none, handle);
 }
 
 torch::Tensor Layer::forward_product(const torch::Tensor& x) {
@@ -358,15 +363,17 @@ std::optional<Sampling> Layer::sampling(int64_t call) const {
   return Sampling{options, recipe.fp8 ? std::optional(Fp8::kE5m2) : std::nullopt};
 }
 
-// Once one candidate is left there is nothing to learn.
-bool Layer::scores_are_learnt() const {
-  if (!scores.defined() || !state_.sparse()) return false;
+// Once one candidate is left there is nothing to learn, and momentum shall not move on by itself.
+void Layer::freeze_scores_at_the_end() {
   const double end = settings_.recipe.schedule.removal_end *
                      static_cast<double>(settings_.total_steps);
-  return static_cast<double>(state_.step) < end;
+  if (!scores.defined() || static_cast<double>(state_.step) < end) return;
+  scores.mutable_grad() = torch::Tensor();
+  scores.requires_grad_(false);
 }
 
 torch::Tensor Layer::score_gradient(const torch::Tensor& dw) const {
+  if (!state_.sparse()) return torch::zeros_like(scores);
   const BestCombination lbc(weight_shape(), settings_.pattern);
   const auto type = weight.scalar_type() == torch::kFloat ? torch::kFloat : torch::kDouble;
   const torch::Tensor host_dw = dw.to(torch::kCPU, type).contiguous();
@@ -451,6 +458,7 @@ void Layer::restore_state() {
     state_.alive = mask_from(saved_alive_, lbc.cells() * lbc.groups(), lbc.candidates(),
                              context + ": alive");
   }
+  freeze_scores_at_the_end();
   ++stamp_;
   operands_valid_ = false;
   store_state();

@@ -146,7 +146,7 @@ class Layer : public torch::nn::Module {
   LayerInput input_of(const torch::Tensor& host) const;
   torch::Tensor plain_operand(const Mask& mask) const;
   std::optional<Sampling> sampling(int64_t call) const;
-  bool scores_are_learnt() const;
+  void freeze_scores_at_the_end();
   void store_state();
   void restore_state();
 

@@ -181,14 +181,14 @@ void ConvProducts::backward_weight(const ConvShape& shape, const float* g, const
   const bool sparse = sampling && sparse_at(shape, Product::kBackwardWeight);
   note(Product::kBackwardWeight, sparse);
   if (sparse) {
-    PackedConv pack;
     {
       const Stopwatch watch(times_.pack);
-      pack = pack_conv_sampled(g, shape, sampling->options, tile_for(sampling->options.pattern),
-                               sampling->rounding);
+      gradient_pack_ =
+          pack_conv_sampled(g, shape, sampling->options, tile_for(sampling->options.pattern),
+                            sampling->rounding, std::move(gradient_pack_));
     }
     const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
-    sparse_conv_backward_weight(shape, pack, x, 0.0f, dw);
+    sparse_conv_backward_weight(shape, gradient_pack_, x, 0.0f, dw);
     return;
   }
   const Stopwatch watch(time_of(times_, Product::kBackwardWeight));

@@ -114,7 +114,7 @@ class ConvProducts : public LayerProducts {
   bool sparse_at(const ConvShape& shape, Product product);
 
   bool packed_forward_ = false, packed_backward_ = false;
-  PackedConv forward_pack_, backward_pack_;
+  PackedConv forward_pack_, backward_pack_, gradient_pack_;
 };
 
 }  // namespace weft

@@ -1,0 +1,50 @@
+// One training step of one linear layer, recipe against dense, with everything that a step needs:
+// the mask, packing, the three products, the decay. Without the optimiser, which is the same for
+// all.
+//
+// The dense layer and all recipes take turns within a round, forwards and then backwards, so that a
+// noisy machine hits them alike. Figures are medians over rounds; the spread is that of the ratios
+// within rounds. The dense layer runs on weft's dense path, oneDNN.
+//
+// Work that comes once in many steps (a mask every 40, a permutation every 100) is timed by itself
+// and divided by that number: it is in mask_ms and in sparse_ms. A recipe is measured in its sparse
+// phase: lbc after its last removal, static and t-sr-ste between their dense head and tail.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/spread.h"
+#include "weft/kernel/planner.h"
+
+namespace weft::bench {
+
+struct LayerPlanToBench {
+  std::vector<LayerShape> shapes;
+  std::vector<std::string> recipes;  // as in Recipe::parse
+  std::vector<Pattern> patterns;
+  PlanMode mode = PlanMode::kAuto;
+  int rounds = 5;
+};
+
+struct LayerRecord {
+  std::string recipe;
+  Pattern pattern;
+  LayerShape shape;
+  double dense_ms;
+  double sparse_ms;
+  Spread ratio;  // dense / sparse
+  double mask_ms;
+  double pack_ms;
+  double fwd_ms, bwd_x_ms, bwd_w_ms;
+  double other_ms;   // the rest of sparse_ms: bias, decay, memory
+  std::string plan;  // "sparse/sparse/dense": fwd, bwd_x, bwd_w
+};
+
+// A combination that a recipe refuses (two-draw sampling at 1:4) is left out.
+std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
+                                     const std::function<void(double)>& progress);
+
+}  // namespace weft::bench

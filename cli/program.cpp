@@ -1,0 +1,85 @@
+// Runs the command that was called and turns errors into one line and an exit code: 0 done, 1
+// failed, 2 wrong usage.
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstdio>
+#include <new>
+
+#include "cli/command.h"
+#include "weft/core/atomic_file.h"
+#include "weft/core/isa.h"
+#include "weft/core/text.h"
+#include "weft/core/version.h"
+
+namespace weft::cli {
+namespace {
+
+void end_by_signal(int signal) {
+  remove_unfinished_files();
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
+void handle_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
+  }
+  // A closed pipe and a file that grows too large are failed writes, reported as such.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+}
+
+// A sharded checkpoint keeps two files open per shard.
+void allow_many_files() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int complain(int code, const std::string& message) {
+  const std::string line = "weft: " + printable(message, 2000) + "\n";
+  std::fputs(line.c_str(), stderr);  // if that fails, there is nobody left to tell
+  return code;
+}
+
+int finish_output(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return complain(1, "cannot write to standard output");
+}
+
+int run(int argc, char** argv, std::vector<CommandEntry> commands) {
+  const std::string version = fmt::format("weft {} ({})", kVersion, current_isa());
+  const Parsed parsed = parse_command_line(argc, argv, commands, version);
+  const auto hint = [&](const std::string& problem) {
+    return fmt::format("{} (see {} --help)", problem, parsed.name);
+  };
+  if (!parsed.error.empty()) return complain(parsed.exit_code, hint(parsed.error));
+  if (parsed.command == nullptr) {
+    std::fputs(parsed.help.c_str(), stdout);
+    return finish_output(0);
+  }
+  try {
+    return finish_output(parsed.command->run());
+  } catch (const UsageError& error) {
+    return complain(2, hint(error.what()));
+  }
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv, std::vector<CommandEntry> (*commands)(int, char**)) {
+  try {
+    handle_signals();
+    allow_many_files();
+    force_isa_from_environment();
+    return run(argc, argv, commands(argc, argv));
+  } catch (const std::bad_alloc&) {
+    return complain(1, "out of memory");
+  } catch (const std::exception& error) {
+    return complain(1, error.what());
+  }
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,55 @@
+// weft recipes: the table of training methods, as compositions of parts.
+#include "cli/shared.h"
+#include "weft/report/table.h"
+#include "weft/train/recipes/recipe.h"
+
+namespace weft::cli {
+namespace {
+
+class RecipesCommand : public Command {
+ public:
+  void declare(Flags& flags) override { flags.flag("--json", json_, "Print JSON"); }
+
+  int run() override {
+    Table table({"recipe", "forward", "backward", "gradient", "decay", ">lambda", "sparse products",
+                 "schedule"});
+    Json list = Json::array();
+    for (const Recipe& recipe : recipes()) {
+      const bool decays = recipe.decay != DecayPart::kNone;
+      table.add({recipe.name, std::string(part_name(recipe.forward)),
+                 std::string(part_name(recipe.backward)), std::string(part_name(recipe.gradient)),
+                 std::string(part_name(recipe.decay)),
+                 decays ? fmt::format("{:g}", recipe.lambda) : "", sparse_products(recipe),
+                 describe_schedule(recipe)});
+      list.push_back({{"name", recipe.name},
+                      {"forward", part_name(recipe.forward)},
+                      {"backward", part_name(recipe.backward)},
+                      {"gradient", part_name(recipe.gradient)},
+                      {"decay", part_name(recipe.decay)},
+                      {"lambda", decays ? recipe.lambda : 0.0},
+                      {"sparse_products", sparse_products(recipe)},
+                      {"schedule", describe_schedule(recipe)}});
+    }
+    if (json_) {
+      print_json(list);
+      return 0;
+    }
+    print(table.str());
+    print(
+        "\nParts can be exchanged: s-ste+backward=bi-mask, sr-ste+lambda=6e-5+gradient=mvue+fp8.\n"
+        "docs/recipes.md has the formula of each part.\n");
+    return 0;
+  }
+
+ private:
+  bool json_ = false;
+};
+
+}  // namespace
+
+CommandEntry recipes_command() {
+  return {"recipes", "List the training methods and the parts they are made of",
+          "  weft recipes\n  weft recipes --json", std::make_unique<RecipesCommand>()};
+}
+
+}  // namespace weft::cli

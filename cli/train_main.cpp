@@ -1,0 +1,17 @@
+// weft-train: the commands of weft that need libtorch. Called by weft, as `weft bench layer`.
+#include "cli/command.h"
+#include "cli/train_commands.h"
+
+namespace weft::cli {
+namespace {
+
+std::vector<CommandEntry> commands(int, char**) {
+  std::vector<CommandEntry> commands;
+  commands.push_back(bench_layer_command());
+  return commands;
+}
+
+}  // namespace
+}  // namespace weft::cli
+
+int main(int argc, char** argv) { return weft::cli::run_program(argc, argv, weft::cli::commands); }
