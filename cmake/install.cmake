@@ -8,7 +8,8 @@ if(WEFT_CLI)
 endif()
 # Headers that only weft's own sources include stay at home.
 install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
-  PATTERN strict_json.h EXCLUDE
+  PATTERN json.h EXCLUDE
+  PATTERN tensor_entries.h EXCLUDE
   PATTERN algorithms.h EXCLUDE
   PATTERN onednn.h EXCLUDE
   PATTERN onednn_conv.h EXCLUDE
