@@ -76,8 +76,8 @@ Json metadata_of(const Checkpoint& checkpoint) {
   if (!checkpoint.sharded()) return checkpoint.shard(0).header().metadata;
   Json by_shard = Json::object();
   for (size_t i = 0; i < checkpoint.shard_count(); ++i) {
-    by_shard[checkpoint.shard(i).path().filename().string()] =
-        checkpoint.shard(i).header().metadata;
+    const SafetensorsReader& shard = checkpoint.shard(i);
+    by_shard.append(shard.path().filename().string(), shard.header().metadata);
   }
   return by_shard;
 }
@@ -128,7 +128,7 @@ class InfoCommand : public Command {
     }
     print(table.str());
     if (!metadata.empty()) print("\nmetadata\n");
-    for (const auto& [key, value] : metadata.items()) {
+    for (const auto& [key, value] : metadata.members()) {
       const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
       print(fmt::format("  {} = {}\n", printable(key), printable(text)));
     }

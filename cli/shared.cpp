@@ -78,7 +78,7 @@ void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), s
 
 void print_json(const Json& document) {
   // File names come from the command line and may be any bytes.
-  print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  print(document.dump(2, Json::BadText::kReplace) + "\n");
 }
 
 std::string percent(double fraction) { return fmt::format("{:.2f}%", 100 * fraction); }

@@ -1,20 +1,18 @@
 // What several commands share: flags, output, the words for what was left out.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/command.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/checkpoint/select.h"
+#include "weft/core/json.h"
 #include "weft/core/parallel.h"
 #include "weft/core/pattern.h"
 #include "weft/mask/solver.h"
 
 namespace weft::cli {
-
-using Json = nlohmann::ordered_json;
 
 // --json and --threads, which every command has.
 struct CommonFlags {

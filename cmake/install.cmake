@@ -2,14 +2,21 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_report
-  EXPORT weft)
+install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_recipes
+  weft_report EXPORT weft)
+if(WEFT_TORCH)
+  install(TARGETS weft_train EXPORT weft)
+endif()
 if(WEFT_CLI)
   install(TARGETS weft_cli)
+  if(WEFT_TORCH)
+    install(TARGETS weft_train_cli)
+  endif()
 endif()
 # Headers that only weft's own sources include stay at home.
 install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
-  PATTERN strict_json.h EXCLUDE
+  PATTERN json.h EXCLUDE
+  PATTERN tensor_entries.h EXCLUDE
   PATTERN algorithms.h EXCLUDE
   PATTERN onednn.h EXCLUDE
   PATTERN onednn_conv.h EXCLUDE

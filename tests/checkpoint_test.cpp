@@ -16,7 +16,6 @@
 #include <fstream>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -33,6 +32,7 @@
 #include "weft/checkpoint/select.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
+#include "weft/core/json.h"
 #include "weft/core/rng.h"
 
 namespace weft {
@@ -609,7 +609,7 @@ TEST(Bands, RefuseTensorsThatHaveNoWholeRows) {
 struct Model {
   std::map<std::string, Bytes> tensors;
   std::map<std::string, std::string> shard_of;
-  nlohmann::json metadata;
+  Json metadata;
 };
 
 const char* const kIndexName = "model.safetensors.index.json";
@@ -636,7 +636,7 @@ Model write_sharded(const fs::path& folder) {
   model.metadata = {{"total_size", 6 * 128},
                     {"note", {{"z", nullptr}, {"a", {1.5, true, "\u2713"}}}}};
   put(folder / kIndexName,
-      nlohmann::json{{"metadata", model.metadata}, {"weight_map", model.shard_of}}.dump(2));
+      Json{{"metadata", model.metadata}, {"weight_map", model.shard_of}}.dump(2));
   return model;
 }
 
@@ -707,9 +707,9 @@ void copy_all(CheckpointWriter& writer, const Checkpoint& from) {
 void expect_copy(const fs::path& index, const Model& model) {
   const Checkpoint copy = Checkpoint::open(index);
   EXPECT_EQ(read_all(copy), model.tensors);
-  const nlohmann::json document = nlohmann::json::parse(contents(index));
+  const Json document = Json::parse(contents(index), "index");
   EXPECT_EQ(document.at("metadata"), model.metadata);
-  EXPECT_EQ(document.at("weight_map"), nlohmann::json(model.shard_of));
+  EXPECT_EQ(document.at("weight_map"), Json(model.shard_of));
   EXPECT_EQ(document.size(), 2u);
   for (size_t i = 0; i < copy.shard_count(); ++i) {
     EXPECT_EQ(copy.shard(i).header().metadata,
@@ -968,10 +968,8 @@ TEST(SparsityPlan, IsWrittenAsDocumented) {
   plan.tensors.emplace("fc1.weight", Promise{Pattern(2, 4), Axis::kBoth});
   Metadata metadata;
   plan.store_in(metadata);
-  EXPECT_EQ(
-      nlohmann::json::parse(metadata.at("weft.plan")),
-      nlohmann::json::parse(
-          R"({"version": 1, "tensors": {"fc1.weight": {"pattern": "2:4", "axis": "both"}}})"));
+  EXPECT_EQ(metadata.at("weft.plan"),
+            R"({"tensors":{"fc1.weight":{"axis":"both","pattern":"2:4"}},"version":1})");
 }
 
 TEST(SparsityPlan, EveryShardCarriesTheTensorsItHas) {

@@ -17,7 +17,6 @@
 namespace weft::test {
 namespace {
 
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 TEST(Help, TeachesEveryCommandWithExamples) {
@@ -64,7 +63,7 @@ TEST(Usage, WrongCommandLinesAreOneLineAndExitCode2) {
       {"synth"},
   };
   for (const auto& args : wrong) {
-    SCOPED_TRACE(json(args).dump());
+    SCOPED_TRACE(Json(args).dump());
     expect_one_line(run(args), 2, {"--help"});
   }
   EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"model.safetensors"});
@@ -90,18 +89,18 @@ TEST(Mask, ReportsAndWritesWhatItPromises) {
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   const Outcome outcome = run({"mask", model, out, "--pattern", "2:4", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const json report = outcome.json();
+  const Json report = outcome.json();
   EXPECT_EQ(report["pattern"], "2:4");
   EXPECT_EQ(report["transposable"], false);
   EXPECT_EQ(report["solver"], "magnitude");
   std::set<std::string> masked, skipped;
-  for (const json& tensor : report["tensors"]) {
-    masked.insert(tensor["name"]);
+  for (const Json& tensor : report["tensors"]) {
+    masked.insert(tensor["name"].get<std::string>());
     EXPECT_EQ(tensor["gap"], 0.0);
-    EXPECT_GE(tensor["seconds"], 0.0);
+    EXPECT_GE(tensor["seconds"].get<double>(), 0.0);
   }
-  for (const json& tensor : report["skipped"]) {
-    skipped.insert(tensor["name"]);
+  for (const Json& tensor : report["skipped"]) {
+    skipped.insert(tensor["name"].get<std::string>());
     EXPECT_NE(tensor["reason"], "");
   }
   EXPECT_EQ(masked, (std::set<std::string>{"fc1.weight", "conv.weight", "half.weight",
@@ -116,8 +115,8 @@ TEST(Mask, ReportsAndWritesWhatItPromises) {
     score += std::abs(double{after[i]});
     total += std::abs(double{before[i]});
   }
-  const json& fc1 = report["tensors"][0];
-  EXPECT_EQ(fc1["shape"], json({24, 40}));
+  const Json& fc1 = report["tensors"][0];
+  EXPECT_EQ(fc1["shape"], Json({24, 40}));
   EXPECT_EQ(fc1["density"], 0.5);
   EXPECT_NEAR(fc1["score"].get<double>(), score, 1e-9);
   EXPECT_NEAR(fc1["retained_l1"].get<double>(), score / total, 1e-12);
@@ -140,7 +139,7 @@ TEST(Mask, OfEverySolverAndPatternPassesCheckWithoutFlags) {
       ASSERT_EQ(masked.code, 0) << masked.err;
       const Outcome checked = run({"check", out, "--json"});
       EXPECT_EQ(checked.code, 0) << checked.out;
-      const json report = checked.json();
+      const Json report = checked.json();
       EXPECT_EQ(report["pattern"], pattern);
       EXPECT_EQ(report["valid"], true);
       EXPECT_EQ(report["tensors"].size(), 5u);
@@ -180,9 +179,10 @@ TEST(Mask, GreedySolversCarryACertifiedGap) {
                 "--include", "fc1.weight", "--json"})
         .json()["tensors"][0];
   };
-  const json exact = masked("exact"), greedy = masked("greedy-keep");
+  const Json exact = masked("exact"), greedy = masked("greedy-keep");
   EXPECT_EQ(exact["gap"], 0.0);
-  const double optimum = exact["score"], kept = greedy["score"], gap = greedy["gap"];
+  const auto optimum = exact["score"].get<double>(), kept = greedy["score"].get<double>();
+  const auto gap = greedy["gap"].get<double>();
   EXPECT_GE(gap, (optimum - kept) / optimum - 1e-12) << "the bound is below the optimum";
   EXPECT_LT(gap, 0.1);
 }
@@ -190,13 +190,13 @@ TEST(Mask, GreedySolversCarryACertifiedGap) {
 TEST(Mask, IncludeAndExcludeSelectByName) {
   const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
-  const json included =
+  const Json included =
       run({"mask", model, out, "--pattern", "2:4", "--include", "embed|norm|bias", "--json"})
           .json();
   ASSERT_EQ(included["tensors"].size(), 2u);
   EXPECT_EQ(included["tensors"][0]["name"], "embed_tokens.weight");
   EXPECT_EQ(included["skipped"][1]["reason"], "1 dimension: weights have 2 or 4");
-  const json excluded =
+  const Json excluded =
       run({"mask", model, out, "--pattern", "2:4", "--exclude", "^conv|half", "--json"}).json();
   EXPECT_EQ(excluded["tensors"].size(), 3u);
   expect_one_line(run({"mask", model, out, "--pattern", "2:4", "--include", "(["}), 2,
@@ -210,7 +210,7 @@ TEST(Mask, KeepsThePromisesOfTensorsThatItLeavesAlone) {
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   ASSERT_EQ(run({"mask", model, out, "--pattern", "2:4", "--include", "fc1.weight"}).code, 0);
   ASSERT_EQ(run({"mask", out, out, "--pattern", "1:4", "--include", "conv"}).code, 0);
-  const json report = run({"check", out, "--json"}).json();
+  const Json report = run({"check", out, "--json"}).json();
   ASSERT_EQ(report["tensors"].size(), 2u);
   EXPECT_EQ(report["tensors"][0]["pattern"], "2:4");
   EXPECT_EQ(report["tensors"][1]["pattern"], "1:4");
@@ -316,7 +316,8 @@ TEST(Mask, ShardedInShardedOut) {
       << R"("b.weight": "model-2.safetensors", "b.bias": "model-2.safetensors"}})";
   ASSERT_EQ(run({"mask", folder / "in", folder / "out", "--pattern", "2:4"}).code, 0);
   EXPECT_EQ(run({"check", folder / "out"}).code, 0);
-  const json index = json::parse(contents(folder / "out/model.safetensors.index.json"));
+  const Json index =
+      Json::parse(contents(folder / "out/model.safetensors.index.json"), "the index");
   EXPECT_EQ(index["metadata"]["total_size"], 544);
   EXPECT_EQ(index["weight_map"]["b.bias"], "model-2.safetensors");
   EXPECT_EQ(tensor_bytes_of(folder / "in", "b.bias"), tensor_bytes_of(folder / "out", "b.bias"));
@@ -342,12 +343,12 @@ TEST(Check, FindsTheFirstWeightTooMany) {
   write_file(file, {{"x.weight", Dtype::kF32, {8, 8}, weights}});
   const Outcome in = run({"check", file, "--pattern", "2:4", "--json"});
   EXPECT_EQ(in.code, 1);
-  const json x = in.json()["tensors"][0];
+  const Json x = in.json()["tensors"][0];
   EXPECT_EQ(in.json()["valid"], false);
   EXPECT_EQ(x["groups_in"], 16);
   EXPECT_EQ(x["violations_in"], 1);
   EXPECT_TRUE(x["groups_out"].is_null() && x["violations_out"].is_null());
-  EXPECT_EQ(x["first_violation"]["index"], json({3, 7}));
+  EXPECT_EQ(x["first_violation"]["index"], Json({3, 7}));
   EXPECT_EQ(x["first_violation"]["axis"], "in");
   EXPECT_EQ(x["density"], 3.0 / 64);
   EXPECT_EQ(run({"check", file, "--pattern", "2:4", "--axis", "out"}).code, 0);
@@ -372,7 +373,7 @@ TEST(Check, SharedPatternsMustReallyBeShared) {
   for (size_t r = 0; r < 8; ++r) weights[r * 4] = weights[r * 4 + (r < 4 ? 1 : 2)] = 1;
   write_file(file, {{"x.weight", Dtype::kF32, {8, 4}, weights}});
   EXPECT_EQ(run({"check", file, "--pattern", "2:4"}).code, 0);
-  const json report = run({"check", file, "--pattern", "2:4x2", "--json"}).json();
+  const Json report = run({"check", file, "--pattern", "2:4x2", "--json"}).json();
   EXPECT_EQ(report["valid"], false);
   EXPECT_EQ(report["tensors"][0]["groups_in"], 4);
   EXPECT_EQ(report["tensors"][0]["violations_in"], 4);
@@ -392,7 +393,7 @@ TEST(Check, APlanForATensorThatIsGoneFailsTheCheckAndNothingElse) {
 
 TEST(Check, ListsWhatItDoesNotTest) {
   const ScratchFolder folder;
-  const json report = run({"check", write_model(folder), "--pattern", "4:4", "--json"}).json();
+  const Json report = run({"check", write_model(folder), "--pattern", "4:4", "--json"}).json();
   EXPECT_EQ(report["tensors"].size(), 5u);
   EXPECT_EQ(report["skipped"].size(), 3u);
   const std::string bias = folder / "bias.safetensors";
@@ -404,24 +405,24 @@ TEST(Info, NamesTheTightestPatterns) {
   const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   ASSERT_EQ(run({"mask", model, out, "--pattern", "2:4", "--transposable"}).code, 0);
-  const json report = run({"info", out, "--json"}).json();
+  const Json report = run({"info", out, "--json"}).json();
   EXPECT_EQ(report["tensors"].size(), 8u);
   EXPECT_EQ(report["tensors"][0]["dtype"], "F32");
   EXPECT_EQ(report["tensors"][0]["density"], 0.5);
-  EXPECT_EQ(report["tensors"][0]["patterns_in"], json({"2:4"}));
-  EXPECT_EQ(report["tensors"][0]["patterns_out"], json({"2:4"}));
+  EXPECT_EQ(report["tensors"][0]["patterns_in"], Json({"2:4"}));
+  EXPECT_EQ(report["tensors"][0]["patterns_out"], Json({"2:4"}));
   EXPECT_EQ(report["metadata"]["author"], "somebody");
   EXPECT_EQ(run({"info", model}).code, 0);
 }
 
 TEST(Diversity, CountsExactlyAndShowsThePaperBesideIt) {
-  const json counted = run({"diversity", "--pattern", "4:8", "--shape", "8x8", "--json"}).json();
-  EXPECT_NEAR(counted["log2_transposable"], std::log2(116963796250.0), 1e-9);
-  EXPECT_NEAR(counted["log2_nm"], 8 * std::log2(70.0), 1e-9);
-  EXPECT_NEAR(counted["log2_unstructured"], std::log2(1.832624140942591e18), 1e-9);
-  EXPECT_NEAR(counted["log2_transposable_paper"], std::log2(1.755756e13), 1e-4);
+  const Json counted = run({"diversity", "--pattern", "4:8", "--shape", "8x8", "--json"}).json();
+  EXPECT_NEAR(counted["log2_transposable"].get<double>(), std::log2(116963796250.0), 1e-9);
+  EXPECT_NEAR(counted["log2_nm"].get<double>(), 8 * std::log2(70.0), 1e-9);
+  EXPECT_NEAR(counted["log2_unstructured"].get<double>(), std::log2(1.832624140942591e18), 1e-9);
+  EXPECT_NEAR(counted["log2_transposable_paper"].get<double>(), std::log2(1.755756e13), 1e-4);
   const ScratchFolder folder;
-  const json model =
+  const Json model =
       run({"diversity", "--pattern", "2:4", "--checkpoint", write_model(folder), "--json"}).json();
   EXPECT_EQ(model["weights"], 24 * 40 + 16 * 8 * 9 + 8 * 16 + 9 * 17 + 12 * 12);
   EXPECT_EQ(run({"diversity"}).code, 0);
@@ -429,9 +430,9 @@ TEST(Diversity, CountsExactlyAndShowsThePaperBesideIt) {
 
 TEST(Ladder, StandsInTheOrderOfTheTheorems) {
   const ScratchFolder folder;
-  const json report = run({"ladder", write_model(folder), "--json"}).json();
-  const auto kept = [&](const std::string& structure, bool transposable, const json& solver) {
-    for (const json& rung : report["ladder"]) {
+  const Json report = run({"ladder", write_model(folder), "--json"}).json();
+  const auto kept = [&](const std::string& structure, bool transposable, const Json& solver) {
+    for (const Json& rung : report["ladder"]) {
       if (rung["structure"] == structure && rung["transposable"] == transposable &&
           rung["solver"] == solver) {
         return rung["retained_l1"].get<double>();
@@ -450,15 +451,15 @@ TEST(Bench, SolvePrintsRecords) {
   const Outcome outcome = run({"bench", "solve", "--size", "64", "--rounds", "2", "--pattern",
                                "2:4", "--pattern", "4:8", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const json records = outcome.json();
+  const Json records = outcome.json();
   EXPECT_EQ(records.size(), 2 * solvers().size());
-  for (const json& record : records) {
+  for (const Json& record : records) {
     for (const char* key :
          {"solver", "pattern", "transposable", "mweights_per_s", "part_of_read", "ratio_to_flow"}) {
       EXPECT_TRUE(record.contains(key)) << key;
     }
-    EXPECT_GT(record["mweights_per_s"], 0.0);
-    EXPECT_GT(record["part_of_read"], 0.0);
+    EXPECT_GT(record["mweights_per_s"].get<double>(), 0.0);
+    EXPECT_GT(record["part_of_read"].get<double>(), 0.0);
   }
 }
 

@@ -9,8 +9,6 @@
 namespace weft::test {
 namespace {
 
-using nlohmann::json;
-
 [[maybe_unused]] const int kOneThread = ::setenv("OMP_NUM_THREADS", "1", 1);
 
 // Calibrations go to a folder of their own, not to that of the user.
@@ -24,9 +22,9 @@ TEST_F(KernelCommands, KernelsAreListed) {
   const Outcome outcome = run({"kernels", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   std::set<std::string> names;
-  const json report = outcome.json();
-  for (const json& kernel : report["kernels"]) {
-    names.insert(kernel["name"]);
+  const Json report = outcome.json();
+  for (const Json& kernel : report["kernels"]) {
+    names.insert(kernel["name"].get<std::string>());
     EXPECT_EQ(kernel["compute"], "fp32");
   }
   EXPECT_EQ(names, (std::set<std::string>{"panel", "stream", "dense"}));
@@ -36,14 +34,14 @@ TEST_F(KernelCommands, KernelsAreListed) {
 TEST_F(KernelCommands, PlanExplainsThreeProducts) {
   const Outcome outcome = run({"plan", "--shape", "64x32x48", "--pattern", "1:4", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const json plan = outcome.json();
+  const Json plan = outcome.json();
   ASSERT_EQ(plan.size(), 3u);
   EXPECT_EQ(plan[0]["product"], "fwd");
   EXPECT_EQ(plan[1]["product"], "bwd_x_ragged");
   EXPECT_EQ(plan[2]["product"], "bwd_w");
-  for (const json& row : plan) {
-    EXPECT_GT(row["predicted_dense_ms"], 0) << row;
-    EXPECT_GT(row["measured_sparse_ms"], 0) << row;
+  for (const Json& row : plan) {
+    EXPECT_GT(row["predicted_dense_ms"].get<double>(), 0) << row;
+    EXPECT_GT(row["measured_sparse_ms"].get<double>(), 0) << row;
     EXPECT_TRUE(row["choice"] == "dense" || row["choice"] == "sparse") << row;
   }
   EXPECT_TRUE(std::filesystem::exists(cache_ / "weft/calibration.json"));
@@ -54,7 +52,7 @@ TEST_F(KernelCommands, PlansAreSavedAndRepeated) {
   ASSERT_EQ(run({"plan", "--shape", "16x16x16", "--mode", "sparse", "--save", file}).code, 0);
   const Outcome again = run({"plan", "--shape", "16x16x16", "--saved", file, "--json"});
   ASSERT_EQ(again.code, 0) << again.err;
-  for (const json& row : again.json()) {
+  for (const Json& row : again.json()) {
     EXPECT_EQ(row["choice"], "sparse");
     EXPECT_EQ(row["why"], "saved");
   }
@@ -67,17 +65,17 @@ TEST_F(KernelCommands, BenchGemmHasEveryField) {
   const Outcome outcome = run({"bench", "gemm", "--shape", "32x64x48", "--shape", "2x64x48",
                                "--pattern", "2:4", "--rounds", "2", "--threads", "1", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const json records = outcome.json();
+  const Json records = outcome.json();
   std::set<std::string> ops;
-  for (const json& record : records) {
-    ops.insert(record["op"]);
+  for (const Json& record : records) {
+    ops.insert(record["op"].get<std::string>());
     for (const char* field :
          {"op", "pattern", "tokens", "ins", "outs", "threads", "isa", "dense_ms", "sparse_ms",
           "ratio", "ratio_spread", "pack_ms", "mask_ms", "dense_gflops", "peak_gflops", "plan"}) {
       EXPECT_TRUE(record.contains(field)) << field;
     }
-    EXPECT_GT(record["ratio"], 0);
-    EXPECT_LE(record["ratio_spread"][0], record["ratio_spread"][1]);
+    EXPECT_GT(record["ratio"].get<double>(), 0);
+    EXPECT_LE(record["ratio_spread"][0].get<double>(), record["ratio_spread"][1].get<double>());
   }
   EXPECT_EQ(ops, (std::set<std::string>{"fwd", "bwd_x", "bwd_x_ragged", "bwd_w"}));
   EXPECT_EQ(records.size(), 4u + 5u);  // with two tokens, forward in fp32 and in bf16

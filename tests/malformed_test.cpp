@@ -15,7 +15,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -25,6 +24,7 @@
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/checkpoint/safetensors.h"
 #include "weft/core/error.h"
+#include "weft/core/json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -71,7 +71,7 @@ std::string with_metadata(const std::string& metadata) {
 
 // A file with the tensor 'w' and this text as its weft.plan.
 std::string with_plan(const std::string& plan) {
-  return with_metadata(nlohmann::json{{"weft.plan", plan}}.dump());
+  return with_metadata(Json{{"weft.plan", plan}}.dump());
 }
 
 void read_tensors(const fs::path& path) {

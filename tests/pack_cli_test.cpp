@@ -13,7 +13,6 @@
 namespace weft::test {
 namespace {
 
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 // Threads of small work on a busy machine mostly wait for each other; --threads still counts.
@@ -27,8 +26,8 @@ std::string write_sparse_model(const ScratchFolder& folder, const std::string& p
   return sparse;
 }
 
-const json* row_of(const json& report, const std::string& name) {
-  for (const json& row : report["tensors"]) {
+const Json* row_of(const Json& report, const std::string& name) {
+  for (const Json& row : report["tensors"]) {
     if (row["name"] == name) return &row;
   }
   return nullptr;
@@ -43,13 +42,14 @@ TEST(Pack, UnpackGivesTheSameFile) {
       const std::string packed = folder / "packed.safetensors", back = folder / "back.safetensors";
       const Outcome outcome = run({"pack", sparse, packed, "--values", values, "--json"});
       ASSERT_EQ(outcome.code, 0) << outcome.err;
-      const json report = outcome.json();
+      const Json report = outcome.json();
       EXPECT_EQ(report["tensors"].size(), 4u);  // fc1, conv, half, brain
       EXPECT_EQ((*row_of(report, "half.weight"))["values"], values == "same" ? "F16" : "F32");
       EXPECT_EQ((*row_of(report, "conv.weight"))["pattern"], pattern);
       bool told = false;
-      for (const json& skipped : report["skipped"]) {
-        told |= skipped["name"] == "double.weight" && contains(skipped["reason"], "F64");
+      for (const Json& skipped : report["skipped"]) {
+        told |= skipped["name"] == "double.weight" &&
+                contains(skipped["reason"].get<std::string>(), "F64");
       }
       EXPECT_TRUE(told);
       const Outcome unpacked = run({"unpack", packed, back});
@@ -123,8 +123,8 @@ TEST(Pack, EveryBitOfAKeptWeightComesBack) {
     args.insert(args.end(), flags.begin(), flags.end());
     const Outcome outcome = run(args);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
-    const json report = outcome.json();
-    for (const json& row : report["tensors"]) EXPECT_EQ(row["negative_zeros_lost"], 0);
+    const Json report = outcome.json();
+    for (const Json& row : report["tensors"]) EXPECT_EQ(row["negative_zeros_lost"], 0);
     ASSERT_EQ(run({"unpack", folder / "p", folder / "u"}).code, 0);
     EXPECT_TRUE(contents(folder / "u") == contents(file));
   }
@@ -181,7 +181,7 @@ TEST(Pack, WithoutAPatternThePlanSays) {
             0);
   const Outcome outcome = run({"pack", folder / "b", folder / "p", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const json report = outcome.json();
+  const Json report = outcome.json();
   ASSERT_EQ(report["tensors"].size(), 2u);
   EXPECT_EQ((*row_of(report, "fc1.weight"))["pattern"], "4:8");
   EXPECT_EQ((*row_of(report, "conv.weight"))["pattern"], "2:4");
@@ -248,7 +248,7 @@ TEST(Pack, WrongUsageIsOneLineAndExitCode2) {
       {"unpack", model, out, "--pattern", "2:4"},
   };
   for (const auto& args : wrong) {
-    SCOPED_TRACE(json(args).dump());
+    SCOPED_TRACE(Json(args).dump());
     expect_one_line(run(args), 2, {"--help"});
   }
   EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"model.safetensors"});
@@ -312,7 +312,8 @@ TEST(Pack, ShardedInShardedOut) {
   for (const std::string format : {"weft", "sparse-24-bitmask"}) {
     const Outcome outcome = run({"pack", folder / "sparse", folder / "packed", "--format", format});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
-    const json index = json::parse(contents(folder / "packed/m.safetensors.index.json"));
+    const Json index =
+        Json::parse(contents(folder / "packed/m.safetensors.index.json"), "the index");
     const bool weft = format == "weft";
     EXPECT_EQ(index["metadata"]["total_size"], Checkpoint::open(folder / "packed").bytes());
     EXPECT_EQ(index["weight_map"][weft ? "b.weight.weft_values" : "b.compressed"],
@@ -330,12 +331,12 @@ TEST(Pack, InfoAndCheckSeeThePackedTensors) {
   const ScratchFolder folder;
   const std::string sparse = write_sparse_model(folder, "2:4"), packed = folder / "p";
   ASSERT_EQ(run({"pack", sparse, packed}).code, 0);
-  const json info = run({"info", packed, "--json"}).json();
-  const json& row = *row_of(info, "fc1.weight");
+  const Json info = run({"info", packed, "--json"}).json();
+  const Json& row = *row_of(info, "fc1.weight");
   EXPECT_EQ(row["packed"], "2:4");
-  EXPECT_EQ(row["shape"], json({24, 40}));
+  EXPECT_EQ(row["shape"], Json({24, 40}));
   EXPECT_EQ(row["density"], 0.5);
-  EXPECT_LT(row["bytes"], 24 * 40 * 4);
+  EXPECT_LT(row["bytes"].get<double>(), 24 * 40 * 4);
   EXPECT_EQ((*row_of(info, "fc1.bias"))["packed"], nullptr);
   EXPECT_TRUE(contains(run({"info", packed}).out, "4 packed"));
   EXPECT_EQ(run({"check", packed, "--json"}).json()["tensors"].size(), 5u);  // double.weight too

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "tests/scratch_folder.h"
 #include "tests/weights.h"
+#include "weft/core/json.h"
 #include "weft/core/rng.h"
 #include "weft/pack/narrow.h"
 #include "weft/pack/pack.h"
@@ -16,7 +16,6 @@
 namespace weft::test {
 namespace {
 
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 TEST(Narrow, EveryHalfComesBack) {
@@ -137,7 +136,7 @@ TEST(Bitmask24, WrongBitmasksAreRefused) {
 // A file to break: its metadata and tensors, one byte string each.
 struct Draft {
   std::map<std::string, std::pair<TensorInfo, std::string>> tensors;
-  json packed;  // weft.packed
+  Json packed;  // weft.packed
 
   void add(const std::string& name, Dtype dtype, const std::vector<int64_t>& shape,
            const std::string& bytes) {
@@ -206,7 +205,7 @@ TEST(Malformed, IsRefusedInOneLine) {
     std::vector<std::string> words;
     std::function<void(Draft&)> damage;
   };
-  const auto set = [](const char* field, const json& value) {
+  const auto set = [](const char* field, const Json& value) {
     return [=](Draft& draft) { draft.packed["tensors"]["w"][field] = value; };
   };
   const auto replace = [](const char* name, Dtype dtype, std::vector<int64_t> shape) {
@@ -223,7 +222,7 @@ TEST(Malformed, IsRefusedInOneLine) {
       {{"weft.packed", "version 2"}, [](Draft& d) { d.packed["version"] = 2; }},
       {{"weft.packed", "version \"1\""}, [](Draft& d) { d.packed["version"] = "1"; }},
       {{"no 'tensors'"}, [](Draft& d) { d.packed.erase("tensors"); }},
-      {{"'tensors' is not an object"}, [](Draft& d) { d.packed["tensors"] = json::array(); }},
+      {{"'tensors' is not an object"}, [](Draft& d) { d.packed["tensors"] = Json::array(); }},
       {{"fields"}, [](Draft& d) { d.packed["more"] = 1; }},
       {{"appears twice"}, [](Draft& d) { d.packed = R"({"version":1,"version":1})"; }},
       {{"'w'", "no 'dtype'"}, [](Draft& d) { d.packed["tensors"]["w"] = 7; }},
@@ -265,7 +264,7 @@ TEST(Malformed, IsRefusedInOneLine) {
       {{"'w.weft_values' is missing"}, [](Draft& d) { d.tensors.erase("w.weft_values"); }},
       {{"'w.weft_indices' is missing"}, [](Draft& d) { d.tensors.erase("w.weft_indices"); }},
       {{"'v.weft_values' is missing"},
-       [](Draft& d) { d.packed["tensors"]["v"] = d.packed["tensors"]["w"]; }},
+       [](Draft& d) { d.packed["tensors"].append("v", d.packed["tensors"]["w"]); }},
       {{"stands in the checkpoint too"}, replace("w", Dtype::kF32, {3, 6})},
       {{"'v.weft_values' belongs to no entry"},
        replace("v.weft_values", Dtype::kF32, {1, 2, 2, 16})},

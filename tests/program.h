@@ -6,11 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/scratch_folder.h"
+#include "weft/core/json.h"
 
 namespace weft::test {
 
@@ -20,7 +20,7 @@ struct Outcome {
   std::string err;
   int64_t peak_bytes = 0;
 
-  nlohmann::json json() const { return nlohmann::json::parse(out); }
+  Json json() const { return Json::parse(out, "standard output"); }
 };
 
 class Program {

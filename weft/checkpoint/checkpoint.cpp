@@ -6,15 +6,14 @@
 #include <fstream>
 #include <set>
 
-#include "weft/checkpoint/strict_json.h"
 #include "weft/core/error.h"
+#include "weft/core/json.h"
 #include "weft/core/text.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;  // not ordered_json, where every insertion looks at all the others
 
 constexpr std::string_view kIndexEnding = ".index.json";
 constexpr std::string_view kFolderEndings[] = {".safetensors.index.json", ".safetensors"};
@@ -74,7 +73,7 @@ std::map<std::string, std::string> parse_weight_map(const Json& document, const 
       document.is_object() && document.contains("weight_map") && document["weight_map"].is_object(),
       "{}: no object 'weight_map'", path.string());
   std::map<std::string, std::string> shard_of;
-  for (const auto& [name, shard] : document["weight_map"].items()) {
+  for (const auto& [name, shard] : document["weight_map"].members()) {
     WEFT_CHECK(shard.is_string() && is_plain_file_name(shard.get<std::string>()),
                "{}: tensor '{}': {} is not the name of a file beside the index", path.string(),
                printable(name), printable(shard.dump()));
@@ -101,20 +100,18 @@ CheckpointLayout with_plan(CheckpointLayout layout, const SparsityPlan& plan) {
 }
 
 std::string index_text(const CheckpointLayout& layout) {
-  Json index = {{"metadata", Json::parse(layout.index_metadata)}, {"weight_map", Json::object()}};
+  std::map<std::string, std::string> shard_of;
   for (const ShardLayout& shard : layout.shards) {
-    for (const TensorInfo& tensor : shard.tensors) {
-      index["weight_map"][tensor.name] = shard.name.string();
-    }
+    for (const TensorInfo& tensor : shard.tensors) shard_of[tensor.name] = shard.name.string();
   }
   // Not simply the sum: some programs count it otherwise.
-  Json& metadata = index["metadata"];
+  Json metadata = Json::parse(layout.index_metadata, "the metadata of the index");
   if (metadata.is_object() && metadata.contains("total_size") &&
       metadata["total_size"].is_number_unsigned()) {
     metadata["total_size"] =
         metadata["total_size"].get<uint64_t>() + layout.bytes() - layout.bytes_before;
   }
-  return index.dump(2) + "\n";
+  return Json{{"metadata", metadata}, {"weight_map", shard_of}}.dump(2) + "\n";
 }
 
 }  // namespace
@@ -138,7 +135,7 @@ void Checkpoint::add_shard(const fs::path& path) {
 }
 
 void Checkpoint::read_index(const fs::path& path) {
-  const Json document = parse_strict_json(read_index_text(path), path.string());
+  const Json document = Json::parse(read_index_text(path), path.string());
   const std::map<std::string, std::string> shard_of = parse_weight_map(document, path);
   index_ = Index{path, document.contains("metadata") ? document["metadata"].dump() : "{}"};
 

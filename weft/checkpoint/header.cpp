@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_set>
 
 #include "weft/core/error.h"
+#include "weft/core/json.h"
 #include "weft/core/text.h"
 
 namespace weft {
@@ -18,11 +18,11 @@ constexpr size_t kMaxDims = 64;
 // Builds the Header while the JSON is read, without a document tree in between: whatever is not a
 // safetensors header is refused at once, so that memory stays proportional to the text, and
 // duplicate names, which a tree would swallow, are seen.
-class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+class HeaderReader : public JsonEvents {
  public:
   HeaderReader(Header& header, const std::string& file) : header_(header), file_(file) {}
 
-  bool start_object(size_t) override {
+  void begin_object() override {
     if (place_ == Place::kStart) {
       place_ = Place::kFile;
     } else if (place_ == Place::kFile) {
@@ -30,10 +30,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     } else {
       refuse("an object where a value is expected");
     }
-    return true;
   }
 
-  bool key(std::string& name) override {
+  void name(std::string& name) override {
     if (place_ == Place::kFile) {
       begin_entry(name);
     } else if (place_ == Place::kMetadata) {
@@ -41,10 +40,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     } else {
       begin_field(name);
     }
-    return true;
   }
 
-  bool string(std::string& value) override {
+  void text(std::string& value) override {
     if (place_ == Place::kMetadata) {
       if (!header_.metadata.emplace(metadata_key_, value).second) {
         refuse(fmt::format("key '{}' appears twice", printable(metadata_key_)));
@@ -56,17 +54,15 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     } else {
       refuse("a text where something else is expected");
     }
-    return true;
   }
 
-  bool start_array(size_t) override {
+  void begin_list() override {
     if (place_ != Place::kTensor || field_ == "dtype") refuse("a list where none is expected");
     place_ = Place::kNumbers;
     numbers_.clear();
-    return true;
   }
 
-  bool number_unsigned(uint64_t value) override {
+  void whole(uint64_t value) override {
     if (place_ != Place::kNumbers) refuse("a number where none is expected");
     if (field_ == "shape" && value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       refuse(fmt::format("dimension {} is too large", value));
@@ -74,10 +70,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     numbers_.push_back(value);
     if (numbers_.size() > kMaxDims)
       refuse(fmt::format("more than {} numbers in {}", kMaxDims, field_));
-    return true;
   }
 
-  bool end_array() override {
+  void end_list() override {
     place_ = Place::kTensor;
     if (field_ == "shape") {
       tensor().shape.assign(numbers_.begin(), numbers_.end());
@@ -88,35 +83,25 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       tensor().begin = numbers_[0];
       tensor().end = numbers_[1];
     }
-    return true;
   }
 
-  bool end_object() override {
+  void end_object() override {
     if (place_ == Place::kTensor) {
       for (const char* field : {"dtype", "shape", "data_offsets"}) {
         if (!fields_seen_.contains(field)) refuse(fmt::format("no {}", field));
       }
     }
     place_ = place_ == Place::kFile ? Place::kEnd : Place::kFile;
-    return true;
   }
 
-  bool null() override {
+  void null() override {
     // "__metadata__": null is no metadata, as it is to the format's own library.
-    if (place_ == Place::kFile && is_metadata_) return true;
-    return refuse("null where a value is expected");
+    if (place_ != Place::kFile || !is_metadata_) refuse("null where a value is expected");
   }
-  bool boolean(bool) override { return refuse("true or false where neither is expected"); }
-  bool binary(binary_t&) override { return refuse("binary data"); }
-  bool number_integer(int64_t value) override {
-    return refuse(fmt::format("negative number {}", value));
-  }
-  bool number_float(double, const std::string& text) override {
-    return refuse(fmt::format("{} is not a whole number of 64 bits", printable(text, 40)));
-  }
-  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
-    throw Error(
-        fmt::format("{}: header is not valid JSON: {}", file_, printable(error.what(), 300)));
+  void boolean(bool) override { refuse("true or false where neither is expected"); }
+  void negative(int64_t value) override { refuse(fmt::format("negative number {}", value)); }
+  void real(double, const std::string& text) override {
+    refuse(fmt::format("{} is not a whole number of 64 bits", printable(text, 40)));
   }
 
   bool complete() const { return place_ == Place::kEnd; }
@@ -142,7 +127,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     field_ = name;
   }
 
-  bool refuse(const std::string& problem) const {
+  [[noreturn]] void refuse(const std::string& problem) const {
     if (place_ == Place::kStart || names_seen_.empty()) {
       throw Error(fmt::format("{}: header is not an object of tensors: {}", file_, problem));
     }
@@ -213,11 +198,10 @@ void check_tiling(const std::vector<TensorInfo>& tensors, uint64_t data_bytes,
              data_bytes - reached);
 }
 
-template <typename Value>
-std::string json_text(const Value& value) {
+std::string json_text(const Json& value) {
   try {
-    return nlohmann::json(value).dump();
-  } catch (const nlohmann::json::exception&) {
+    return value.dump();
+  } catch (const Error&) {
     throw Error("a name or a text of the metadata is not valid UTF-8");
   }
 }
@@ -247,12 +231,9 @@ uint64_t tensor_bytes(Dtype dtype, const std::vector<int64_t>& shape) {
 
 Header parse_header(std::string_view json, uint64_t data_bytes, const std::string& file) {
   WEFT_CHECK(!json.empty() && json.front() == '{', "{}: header does not begin with '{{'", file);
-  // The parser takes a NUL for the end of the text and would not look at what lies behind it.
-  WEFT_CHECK(json.find('\0') == std::string_view::npos,
-             "{}: header is not valid JSON: it has a NUL byte", file);
   Header header;
   HeaderReader reader(header, file);
-  nlohmann::json::sax_parse(json.begin(), json.end(), &reader);
+  read_json(json, file + ": header is", reader);
   WEFT_CHECK(reader.complete(), "{}: header is incomplete", file);
 
   for (const TensorInfo& tensor : header.tensors) check_extent(tensor, data_bytes, file);
@@ -275,9 +256,9 @@ std::string format_header(std::vector<TensorInfo>& tensors, const Metadata& meta
     tensor.begin = reached;
     tensor.end = reached + tensor_bytes(tensor.dtype, tensor.shape);
     reached = tensor.end;
-    const nlohmann::ordered_json entry = {{"dtype", dtype_name(tensor.dtype)},
-                                          {"shape", tensor.shape},
-                                          {"data_offsets", {tensor.begin, tensor.end}}};
+    const Json entry = {{"dtype", dtype_name(tensor.dtype)},
+                        {"shape", tensor.shape},
+                        {"data_offsets", {tensor.begin, tensor.end}}};
     if (text.size() > 1) text += ',';
     text += json_text(tensor.name) + ':' + entry.dump();
   }

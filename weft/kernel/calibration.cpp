@@ -7,12 +7,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
+#include "weft/core/json.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
 #include "weft/core/version.h"
@@ -20,8 +20,6 @@
 
 namespace weft {
 namespace {
-
-using nlohmann::json;
 
 // Shapes on which the model stands: from what fits L1 to what fills L3.
 constexpr std::array kModelShapes = {LayerShape{32, 64, 64}, LayerShape{128, 128, 128},
@@ -200,15 +198,14 @@ void Calibration::load() {
   std::ifstream file(path_);
   std::stringstream text;
   text << file.rdbuf();
-  const json root = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
-  if (!root.is_object() || root.value("weft", json()) != json(kVersion) ||
-      root.value("cpu", json()) != json(cpu_name()) || !root.contains("ms") ||
-      !root["ms"].is_object()) {
-    return;
-  }
-  for (const auto& [key, value] : root["ms"].items()) {
+  const Json root = Json::parse_or_null(text.str());
+  const auto has = [&](const char* name, const Json& value) {
+    return root.contains(name) && root[name] == value;
+  };
+  if (!has("weft", kVersion) || !has("cpu", cpu_name()) || !root.contains("ms")) return;
+  for (const auto& [key, value] : root["ms"].members()) {
     const bool three_times = value.is_array() && value.size() == 3 &&
-                             std::all_of(value.begin(), value.end(), [](const json& v) {
+                             std::all_of(value.begin(), value.end(), [](const Json& v) {
                                return v.is_number() && v.get<double>() > 0.0;
                              });
     if (!three_times) continue;
@@ -218,11 +215,9 @@ void Calibration::load() {
 
 void Calibration::save() const {
   if (path_.empty()) return;
-  json root = {{"weft", kVersion}, {"cpu", cpu_name()}, {"ms", json::object()}};
-  for (const auto& [key, times] : known_) {
-    root["ms"][key] = {times.dense, times.sparse, times.pack};
-  }
-  const std::string text = root.dump(1) + "\n";
+  Json ms = Json::object();
+  for (const auto& [key, times] : known_) ms.append(key, {times.dense, times.sparse, times.pack});
+  const std::string text = Json{{"cpu", cpu_name()}, {"ms", ms}, {"weft", kVersion}}.dump(1) + "\n";
   try {
     std::filesystem::create_directories(path_.parent_path());
     write_file_atomically(path_, text);

@@ -1,14 +1,11 @@
 #include "weft/kernel/planner.h"
 
-#include <nlohmann/json.hpp>
-
 #include "weft/core/error.h"
+#include "weft/core/json.h"
 #include "weft/core/text.h"
 
 namespace weft {
 namespace {
-
-using nlohmann::json;
 
 // Sparse must win by this much: what is left of noise after medians, and a tie goes to dense.
 constexpr double kMargin = 1.03;
@@ -31,7 +28,7 @@ double packs_per_product(const PlanRequest& request, Product product) {
   return request.products_per_pack == 0 ? 0.0 : 1.0 / request.products_per_pack;
 }
 
-Choice parse_choice(const json& value) {
+Choice parse_choice(const Json& value) {
   WEFT_CHECK(value == "dense" || value == "sparse",
              "saved plan: a choice is neither 'dense' nor 'sparse'");
   return value == "dense" ? Choice::kDense : Choice::kSparse;
@@ -117,15 +114,15 @@ LayerPlan Planner::plan(const PlanRequest& request) {
 }
 
 std::string Planner::saved() const {
-  json root = {{"version", 1}, {"plans", json::object()}};
+  Json plans = Json::object();
   for (const auto& [key, choices] : choices_) {
-    for (const Choice choice : choices) root["plans"][key].push_back(choice_name(choice));
+    plans.append(key, {choice_name(choices[0]), choice_name(choices[1]), choice_name(choices[2])});
   }
-  return root.dump();
+  return Json{{"plans", plans}, {"version", 1}}.dump();
 }
 
 Planner Planner::from_saved(std::string_view text) {
-  const json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json root = Json::parse_or_null(text);
   WEFT_CHECK(root.is_object() && root.contains("version") && root.contains("plans") &&
                  root["plans"].is_object(),
              "saved plan: it is not a JSON object with 'version' and 'plans'");
@@ -133,7 +130,7 @@ Planner Planner::from_saved(std::string_view text) {
              printable(root["version"].dump()));
   Planner planner(PlanMode::kAuto, {});
   planner.only_saved_ = true;
-  for (const auto& [key, choices] : root["plans"].items()) {
+  for (const auto& [key, choices] : root["plans"].members()) {
     WEFT_CHECK(choices.is_array() && choices.size() == 3, "saved plan: '{}' has not three choices",
                printable(key));
     planner.choices_[key] = {parse_choice(choices[0]), parse_choice(choices[1]),

@@ -1,6 +1,6 @@
 #include "weft/pack/packed_entries.h"
 
-#include "weft/checkpoint/strict_json.h"
+#include "weft/checkpoint/tensor_entries.h"
 #include "weft/core/error.h"
 #include "weft/core/text.h"
 #include "weft/core/weight_shape.h"
@@ -8,23 +8,8 @@
 namespace weft {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr int kVersion = 1;
-
-const Json& member(const Json& object, const char* name, const std::string& what) {
-  WEFT_CHECK(object.is_object() && object.contains(name), "{}: no '{}'", what, name);
-  return object.at(name);
-}
-
-std::string text_member(const Json& object, const char* name, const std::string& what) {
-  const Json& value = member(object, name, what);
-  WEFT_CHECK(value.is_string(), "{}: '{}' is not a text", what, name);
-  return value.get<std::string>();
-}
-
 std::vector<int64_t> shape_member(const Json& object, const std::string& what) {
-  const Json& value = member(object, "shape", what);
+  const Json& value = member_of(object, "shape", what);
   std::vector<int64_t> shape;
   WEFT_CHECK(value.is_array(), "{}: 'shape' is not a list", what);
   for (const Json& size : value) {
@@ -36,17 +21,17 @@ std::vector<int64_t> shape_member(const Json& object, const std::string& what) {
 }
 
 PackedEntry parse_entry(const Json& entry, const std::string& what) {
-  const std::string dtype_text = text_member(entry, "dtype", what);
+  const std::string dtype_text = text_member_of(entry, "dtype", what);
   const auto dtype = parse_dtype(dtype_text);
   WEFT_CHECK(dtype && *dtype != Dtype::kF64 && is_weight_dtype(*dtype),
              "{}: dtype {}: packed are F32, F16 and BF16", what, printable(dtype_text, 40));
-  const Json& bits = member(entry, "index_bits", what);
+  const Json& bits = member_of(entry, "index_bits", what);
   WEFT_CHECK(bits == 1 || bits == 2 || bits == 4 || bits == 8,
              "{}: index_bits {}: accepted are 1, 2, 4 and 8", what, printable(bits.dump(), 40));
   WEFT_CHECK(entry.size() == 4,
              "{}: {} fields where pattern, dtype, shape and index_bits are known", what,
              entry.size());
-  const std::string pattern = text_member(entry, "pattern", what);
+  const std::string pattern = text_member_of(entry, "pattern", what);
   const std::vector<int64_t> shape = shape_member(entry, what);
   try {
     WeightShape::of(shape);  // throws if it is none
@@ -60,19 +45,12 @@ PackedEntry parse_entry(const Json& entry, const std::string& what) {
 
 PackedEntries packed_entries_from(const Metadata& metadata, const std::string& file) {
   PackedEntries entries;
-  const auto found = metadata.find(kPackedKey);
-  if (found == metadata.end()) return entries;
-
   const std::string what = fmt::format("{}: {}", file, kPackedKey);
-  const Json document = parse_strict_json(found->second, what);
-  const Json& version = member(document, "version", what);
-  WEFT_CHECK(version == kVersion, "{}: version {} is not known to this weft, which reads {}", what,
-             printable(version.dump(), 40), kVersion);
-  const Json& tensors = member(document, "tensors", what);
-  WEFT_CHECK(tensors.is_object(), "{}: 'tensors' is not an object", what);
-  WEFT_CHECK(document.size() == 2, "{}: {} fields where version and tensors are known", what,
-             document.size());
-  for (const auto& [name, entry] : tensors.items()) {
+  const std::optional<Json> document = read_tensor_entries(metadata, kPackedKey, what);
+  if (!document) return entries;
+  WEFT_CHECK(document->size() == 2, "{}: {} fields where version and tensors are known", what,
+             document->size());
+  for (const auto& [name, entry] : document->at("tensors").members()) {
     entries.emplace(name,
                     parse_entry(entry, fmt::format("{}: tensor '{}'", what, printable(name))));
   }
@@ -80,16 +58,14 @@ PackedEntries packed_entries_from(const Metadata& metadata, const std::string& f
 }
 
 void store_packed_entries(const PackedEntries& entries, Metadata& metadata) {
-  metadata.erase(kPackedKey);
-  if (entries.empty()) return;
-  Json document = {{"version", kVersion}, {"tensors", Json::object()}};
+  Json tensors = Json::object();
   for (const auto& [name, entry] : entries) {
-    document["tensors"][name] = {{"pattern", entry.pattern.str()},
-                                 {"dtype", dtype_name(entry.dtype)},
-                                 {"shape", entry.shape},
-                                 {"index_bits", entry.index_bits}};
+    tensors.append(name, {{"dtype", dtype_name(entry.dtype)},
+                          {"index_bits", entry.index_bits},
+                          {"pattern", entry.pattern.str()},
+                          {"shape", entry.shape}});
   }
-  metadata[kPackedKey] = document.dump();
+  store_tensor_entries(tensors, kPackedKey, metadata);
 }
 
 }  // namespace weft
