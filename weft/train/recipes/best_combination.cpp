@@ -29,6 +29,15 @@ uint64_t next_subset(uint64_t subset) {
   return ripple | (((subset ^ ripple) >> 2) / low);
 }
 
+// Calls body(candidate) for those of a row of `alive`, in order.
+template <typename Body>
+void for_each_alive(const Mask& alive, int64_t row, int count, Body body) {
+  for (int first = 0; first < count; first += 64) {
+    uint64_t bits = alive.bits(row, first, std::min(64, count - first));
+    for (; bits != 0; bits &= bits - 1) body(first + std::countr_zero(bits));
+  }
+}
+
 }  // namespace
 
 Candidates::Candidates(int keep, int length, bool factorised)
@@ -93,9 +102,7 @@ void BestCombination::remove(std::span<const float> scores, double progress, dou
       const Candidates& candidates = candidates_of(grouping_.group(g));
       const auto keep = static_cast<size_t>(candidates.alive(progress, power));
       order.clear();
-      for (int i = 0; i < candidates.count(); ++i) {
-        if (alive.at(row, i)) order.push_back(i);
-      }
+      for_each_alive(alive, row, candidates.count(), [&](int i) { order.push_back(i); });
       if (order.size() <= keep) continue;
       const float* score = scores.data() + row * this->candidates();
       std::stable_sort(order.begin(), order.end(),
@@ -114,9 +121,8 @@ Mask BestCombination::mask(const Mask& alive) const {
       const Group group = grouping_.group(g);
       const Candidates& candidates = candidates_of(group);
       uint64_t kept = 0;
-      for (int i = 0; i < candidates.count(); ++i) {
-        if (alive.at(c * groups() + g, i)) kept |= candidates.members(i);
-      }
+      for_each_alive(alive, c * groups() + g, candidates.count(),
+                     [&](int i) { kept |= candidates.members(i); });
       for (int64_t r = 0; r < cell.rows; ++r) {
         Grouping::put_bits(mask, cell.first_row + r * cell.step, group, kept);
       }
@@ -150,14 +156,13 @@ void BestCombination::add_score_gradients(const T* dw, const T* weights, const M
       }
       const Candidates& candidates = candidates_of(group);
       const int64_t row = c * groups() + g;
-      for (int i = 0; i < candidates.count(); ++i) {
-        if (!alive.at(row, i)) continue;
+      for_each_alive(alive, row, candidates.count(), [&](int i) {
         T sum = 0;
         for (uint64_t bits = candidates.members(i); bits != 0; bits &= bits - 1) {
           sum += moves[static_cast<size_t>(std::countr_zero(bits))];
         }
         d_scores[row * this->candidates() + i] += sum;
-      }
+      });
     }
   });
 }

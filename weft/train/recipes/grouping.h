@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "weft/core/mask.h"
 #include "weft/core/pattern.h"
@@ -48,6 +49,11 @@ class Grouping {
     return (shape_.ins + pattern_.group() - 1) / pattern_.group();
   }
   int64_t groups() const { return groups_per_tap() * shape_.taps; }  // of one row
+  std::vector<Group> all_groups() const {
+    std::vector<Group> all;
+    for (int64_t g = 0; g < groups(); ++g) all.push_back(group(g));
+    return all;
+  }
   Group group(int64_t index) const {
     const int64_t tap = index / groups_per_tap();
     const int64_t first = index % groups_per_tap() * pattern_.group();

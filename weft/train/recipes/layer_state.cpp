@@ -33,11 +33,13 @@ Mask best_mask(const LayerInput& input, bool transposable) {
 }
 
 void update_union(const LayerInput& input, LayerState& state) {
-  const BestCombination lbc(input.shape, input.pattern);
-  if (state.alive.rows() == 0) state.alive = lbc.all_alive();
   const double end =
       input.recipe->schedule.removal_end * static_cast<double>(input.total_steps);
+  const bool ended = static_cast<double>(state.step - 1) >= end;  // one step ago already
+  if (state.sparse() && ended) return;
   const double progress = end > 0.0 ? static_cast<double>(state.step) / end : 1.0;
+  const BestCombination lbc(input.shape, input.pattern);
+  if (state.alive.rows() == 0) state.alive = lbc.all_alive();
   lbc.remove(input.scores, progress, input.recipe->schedule.removal_power, state.alive);
   state.forward = lbc.mask(state.alive);
 }

@@ -10,8 +10,8 @@ namespace weft {
 namespace {
 
 // One group of one row: the threshold itself is subtracted, so that S is exact at ties.
-template <typename T>
-void shrink_row(const T* w, uint64_t kept, const Group& group, T beta, T* out) {
+template <typename T, typename AnyGroup>
+inline void shrink_row(const T* w, uint64_t kept, const AnyGroup& group, T beta, T* out) {
   T threshold = 0;
   for (int k = 0; k < group.length; ++k) {
     const T size = std::abs(w[k * group.step]);
@@ -48,6 +48,13 @@ void shrink_cell(const T* w, const Cell& cell, int64_t cols, uint64_t kept, cons
   }
 }
 
+// The group that comes most often, of a size that the compiler knows.
+struct FourInARow {
+  static constexpr int64_t step = 1;
+  static constexpr int length = 4;
+};
+constexpr FourInARow kFour;
+
 constexpr int64_t kCellsPerItem = 16;
 
 }  // namespace
@@ -56,17 +63,19 @@ template <typename T>
 void soft_threshold(const T* weights, const Mask& mask, const WeightShape& shape,
                     const Pattern& pattern, double beta, T* out) {
   const Grouping grouping(shape, pattern);
+  const std::vector<Group> groups = grouping.all_groups();
   const int64_t cols = shape.cols(), cells = grouping.cells();
   const T scale = static_cast<T>(beta);
   parallel_for((cells + kCellsPerItem - 1) / kCellsPerItem, [&](int64_t item) {
     const int64_t end = std::min(cells, (item + 1) * kCellsPerItem);
     for (int64_t c = item * kCellsPerItem; c < end; ++c) {
       const Cell cell = grouping.cell(c);
-      for (int64_t g = 0; g < grouping.groups(); ++g) {
-        const Group group = grouping.group(g);
+      for (const Group& group : groups) {
         const uint64_t kept = Grouping::bits(mask, cell.first_row, group);
         const int64_t at = cell.first_row * cols + group.first_col;
-        if (pattern.share() == 1) {
+        if (pattern.share() == 1 && group.step == 1 && group.length == 4) {
+          shrink_row(weights + at, kept, kFour, scale, out + at);
+        } else if (pattern.share() == 1) {
           shrink_row(weights + at, kept, group, scale, out + at);
         } else {
           shrink_cell(weights + at, cell, cols, kept, group, scale, out + at);
