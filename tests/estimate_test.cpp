@@ -427,7 +427,7 @@ float cell_magnitude(MatrixView<const float> g, const Pattern& pattern, int64_t 
     sum += double{g.at(t, o)} * g.at(t, o);
     ++members;
   }
-  const auto norm = static_cast<float>(std::sqrt(sum / members));
+  const auto norm = static_cast<float>(std::sqrt(sum * (1 / members)));
   return sum > 0 ? std::max(norm, std::numeric_limits<float>::denorm_min()) : norm;
 }
 
