@@ -1,5 +1,5 @@
-// In double, where no square of a float over- or underflows. Four cells at a time where groups allow
-// it, else one: both do the same operations in the same order.
+// In double, where no square of a float over- or underflows. Four cells at a time where groups
+// allow it, else one: both do the same operations in the same order.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/estimate/cell_norms.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -48,7 +48,8 @@ HWY_INLINE void NormsOfBlock(const float* from, int64_t group, int64_t share, fl
 
 void CellNorms(MatrixView<const float> g, const Pattern& pattern, MatrixView<float> norms) {
   const int64_t group = pattern.group(), block = pattern.block();
-  const bool side_by_side = group % static_cast<int64_t>(hn::Lanes(hn::CappedTag<double, 4>())) == 0;
+  const bool side_by_side =
+      group % static_cast<int64_t>(hn::Lanes(hn::CappedTag<double, 4>())) == 0;
   for (int64_t t = 0; t < g.rows; ++t) {
     const float* from = g.row(t);
     float* to = norms.row(t);

@@ -140,9 +140,7 @@ class Groups {
   using MI = decltype(hn::Gt(VI(), VI()));
 
   static HWY_INLINE VI Ones(MI lanes) { return hn::VecFromMask(DI(), lanes); }  // -1
-  static HWY_INLINE MI NotFinite(VI bits) {
-    return hn::Gt(bits, hn::Set(DI(), kExponents - 1));
-  }
+  static HWY_INLINE MI NotFinite(VI bits) { return hn::Gt(bits, hn::Set(DI(), kExponents - 1)); }
 
   // As if there were nothing else in the group, and they were all 1. What is rare works on a copy:
   // called as a member, it would keep all others in memory, out of registers.
@@ -176,7 +174,8 @@ class Groups {
     sum_ = hn::IfThenElse(hn::RebindMask(df, lanes), sum, sum_);
   }
 
-  // Entries that c = left / sum would give π >= 1 get 1, and leave the sum. False if there are none.
+  // Entries that c = left / sum would give π >= 1 get 1, and leave the sum. False if there are
+  // none.
   HWY_INLINE bool SetCertainApart(VF& left) {
     const DF df;
     const DI di;
@@ -257,8 +256,7 @@ HWY_INLINE void SampleExact(const float* from, int64_t from_stride, int count, i
     const VI picked = hn::ShiftRight<kUnitBits>(line);
     const auto kept = hn::RebindMask(df, hn::Gt(picked, before));
     before = picked;
-    const VF inverse =
-        hn::Div(hn::Set(df, static_cast<float>(kUnit)), hn::ConvertTo(df, units));
+    const VF inverse = hn::Div(hn::Set(df, static_cast<float>(kUnit)), hn::ConvertTo(df, units));
     hn::StoreU(hn::IfThenElseZero(kept, inverse), df, to + i * to_stride);
   }
 }

@@ -10,9 +10,9 @@
 
 namespace weft {
 
-// norms [tokens, cells] of g [tokens, outs]: the L2 norm of a cell at a token, divided by the root of
-// how many members it has, so that it is no larger than the largest of them. NaN or infinite if one
-// of them is.
+// norms [tokens, cells] of g [tokens, outs]: the L2 norm of a cell at a token, divided by the root
+// of how many members it has, so that it is no larger than the largest of them. NaN or infinite if
+// one of them is.
 void cell_norms(MatrixView<const float> g, const Pattern& pattern, MatrixView<float> norms);
 
 struct ColumnsJob {

@@ -47,8 +47,8 @@ PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOpti
                                       PackedMatrix reuse = {});
 
 // A gradient, however it lies: element (image, position, out) at
-// data[image * image_step + position * position_step + out * out_step]. Its tokens are the positions
-// of one image after the other; groups of tokens begin anew with every image.
+// data[image * image_step + position * position_step + out * out_step]. Its tokens are the
+// positions of one image after the other; groups of tokens begin anew with every image.
 struct Gradient {
   const float* data = nullptr;
   int64_t images = 1;

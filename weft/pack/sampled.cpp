@@ -28,12 +28,12 @@ struct Piece {
 // 1 or 0, without a jump that nobody could predict: scales are positive or zero.
 uint32_t is_kept(float scale) { return (std::bit_cast<uint32_t>(scale) + 0x7fffffff) >> 31; }
 
-constexpr int64_t kItemCells = 64;  // of PanelLayout, without sharing
+constexpr int64_t kItemCells = PanelLayout::kItemCells;
 
 // What a piece keeps, cell by cell. There is room for one more in each, which is not kept.
 //
-// Without sharing an entry is one number, its offset above the bits of its value: stores to lines of
-// their own, one a cycle, are what this takes its time for.
+// Without sharing an entry is one number, its offset above the bits of its value: one store, not
+// two.
 struct Compacted {
   Compacted(int64_t cells, int64_t tokens, int64_t share)
       : stride(tokens + 1), counts(static_cast<size_t>(cells)) {
@@ -93,8 +93,7 @@ class SampledPacker : public PanelLayout {
       : PanelLayout(header),
         g_(g),
         options_(options),
-        // Whole draws of random numbers; of 2:4, 16 to 128 tokens at a time took the same time
-        // within 5 %, more left the cache.
+        // Whole draws of random numbers, and 32 tokens or more: with their scales they fit L1.
         chunk_(4 * header.group * std::max(1, 8 / header.group)) {}
 
   // Every group is full, so only those that lie across the end of a panel must be sampled to know
@@ -242,9 +241,10 @@ class SampledPacker : public PanelLayout {
 
   // [tokens, outs] of the gradient; copied if it lies the other way round.
   MatrixView<const float> tile(int64_t image, int64_t first_token, int64_t tokens,
-                               int64_t first_out, int64_t outs, AlignedBuffer<float>& turned) const {
-    const float* from = g_.data + image * g_.image_step + first_token * g_.position_step +
-                        first_out * g_.out_step;
+                               int64_t first_out, int64_t outs,
+                               AlignedBuffer<float>& turned) const {
+    const float* from =
+        g_.data + image * g_.image_step + first_token * g_.position_step + first_out * g_.out_step;
     if (g_.out_step == 1) return {from, tokens, outs, std::max(outs, g_.position_step)};
     const int64_t stride = outs + 4;  // no power of two
     turned.reserve(static_cast<size_t>(tokens * stride));
