@@ -299,6 +299,19 @@ TEST(Exact, IsNoWorseThanTwoDraws) {
   });
 }
 
+// Relative to the squares, on average: 0.475 and 0.504, as published.
+TEST(BothSamplers, HaveTheirKnownVarianceOnGaussianData) {
+  double exact = 0, two_draw = 0, all = 0;
+  for (uint64_t stream = 0; stream < 5000; ++stream) {
+    const Group group = draw_group(4, Kind::kGaussian, 10000 + stream);
+    exact += moments(group, outcomes(group, 2)).variance;
+    two_draw += moments(group, two_draw_outcomes(group)).variance;
+    all += squares(group);
+  }
+  EXPECT_NEAR(exact / all, 0.475, 0.01);
+  EXPECT_NEAR(two_draw / all, 0.504, 0.01);
+}
+
 TEST(TwoDraw, HasTheGroupAsItsMean) {
   for_each_group([](const Group& group, int keep) {
     if (group.size() > 4 || group.size() < 3 || keep != 2) return;

@@ -145,6 +145,33 @@ TEST(PackedSample, TakesTheTwoDrawSampler) {
                        "2:4 only"));
 }
 
+TEST(PackedSample, RefusesWrongCalls) {
+  const TestMatrix g = draw_gradient(8, 8, 0, 3);
+  const SampleOptions options = options_of("2:4", 3);
+  const auto message = [&](auto change) {
+    Gradient gradient;
+    gradient.data = g.data();
+    gradient.positions = gradient.outs = gradient.position_step = 8;
+    change(gradient);
+    return message_of([&] { pack_gradient_sampled(gradient, options, {32, 16}); });
+  };
+  EXPECT_EQ(message([](Gradient&) {}), "(no Error)");
+  EXPECT_TRUE(contains(message([](Gradient& g) { g.data = nullptr; }), "null"));
+  EXPECT_TRUE(contains(message([](Gradient& g) { g.position_step = 7; }), "overlap"));
+  EXPECT_TRUE(contains(message([](Gradient& g) { g.out_step = 0; }), "overlap"));
+  EXPECT_TRUE(contains(message([](Gradient& g) { g.images = -1; }), "-1 images"));
+  EXPECT_TRUE(contains(message([](Gradient& g) { g.images = INT64_MAX; }), "images"));
+  EXPECT_TRUE(contains(message_of([&] {
+                         pack_panels_sampled(g.view(), options, {32, 17});
+                       }),
+                       "multiple of 16"));
+  PackedMatrix stream = pack_stream(g.view(), Mask(8, 8), Pattern(2, 4), ValueType::kF32);
+  EXPECT_TRUE(contains(message_of([&] {
+                         round_packed_to_fp8({&stream, 1}, Fp8::kE4m3);
+                       }),
+                       "only panel packs"));
+}
+
 // dW = Gᵀ X on average.
 TEST(PackedSample, HasTheGradientOfTheWeightsAsItsMean) {
   constexpr int64_t kTokens = 40, kOuts = 12, kIns = 17;
