@@ -89,8 +89,8 @@ TEST(Fp8Rounding, IsToTheNearestTiesToEven) {
           const float signed_value = sign == 0 ? value : -value;
           EXPECT_EQ(fp8_encode(signed_value, format), code + sign)
               << fp8_name(format) << " " << signed_value;
-          EXPECT_TRUE(same(rounded(signed_value, format),
-                           static_cast<float>(defined(code + sign, format))))
+          EXPECT_TRUE(
+              same(rounded(signed_value, format), static_cast<float>(defined(code + sign, format))))
               << fp8_name(format) << " " << signed_value;
         }
       };
@@ -155,7 +155,8 @@ std::vector<float> naive(const std::vector<float>& values, Fp8 format) {
 
 void expect_same(const std::vector<float>& a, const std::vector<float>& b) {
   ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) ASSERT_TRUE(same(a[i], b[i])) << i << ": " << a[i] << ", " << b[i];
+  for (size_t i = 0; i < a.size(); ++i)
+    ASSERT_TRUE(same(a[i], b[i])) << i << ": " << a[i] << ", " << b[i];
 }
 
 TEST(Fp8Tensor, IsRoundedWithTheScaleOfItsMaximum) {

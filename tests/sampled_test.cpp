@@ -15,9 +15,9 @@
 namespace weft::test {
 namespace {
 
-const std::vector<std::string> kPatterns = {"1:2",  "2:4",   "1:4",   "3:4",   "4:8",   "2:8",
-                                            "5:7",  "1:16",  "3:64",  "4:4",   "2:4x2", "1:4x4",
-                                            "2:8x2", "3:5x8", "2:4x32"};
+const std::vector<std::string> kPatterns = {"1:2",   "2:4",   "1:4",   "3:4",   "4:8",
+                                            "2:8",   "5:7",   "1:16",  "3:64",  "4:4",
+                                            "2:4x2", "1:4x4", "2:8x2", "3:5x8", "2:4x32"};
 
 struct ThreadsGuard {
   int before = threads();
@@ -82,17 +82,25 @@ TEST(PackedSample, IsThePackOfTheSample) {
   for (const std::string& text : kPatterns) {
     const Pattern pattern = Pattern::parse(text);
     const int64_t group = pattern.group(), block = pattern.block();
-    for (const auto& [tokens, outs] : std::vector<std::pair<int64_t, int64_t>>{
-             {0, 3}, {3, 0}, {1, 1}, {group - 1, 3}, {group + 1, 65}, {3 * group, block},
-             {64, 64}, {67, 63}, {130, block + 1}, {97, 2 * block - 1}}) {
+    for (const auto& [tokens, outs] :
+         std::vector<std::pair<int64_t, int64_t>>{{0, 3},
+                                                  {3, 0},
+                                                  {1, 1},
+                                                  {group - 1, 3},
+                                                  {group + 1, 65},
+                                                  {3 * group, block},
+                                                  {64, 64},
+                                                  {67, 63},
+                                                  {130, block + 1},
+                                                  {97, 2 * block - 1}}) {
       for (const PackTile tile : {PackTile{32, 16}, tile_for(pattern), PackTile{7, 32}}) {
         const SampleOptions options = options_of(text, ++stream);
         const TestMatrix g = draw_gradient(tokens, outs, 5, stream);
         std::optional<Fp8> rounding;
         if (stream % 3 == 1) rounding = stream % 2 == 0 ? Fp8::kE4m3 : Fp8::kE5m2;
         const Sampled want = sample(g.view(), options, rounding);
-        const PackedMatrix packed = pack_panels_transposed({want.values.data(), tokens, outs},
-                                                           want.mask, {pattern, tile});
+        const PackedMatrix packed =
+            pack_panels_transposed({want.values.data(), tokens, outs}, want.mask, {pattern, tile});
         for (const int count : {1, 2}) {
           set_threads(count);
           reused = pack_panels_sampled(g.view(), options, tile, rounding, std::move(reused));
@@ -113,8 +121,10 @@ TEST(PackedSample, IsTheSameOnEveryInstructionSet) {
     PackedMatrix first;
     for_each_isa([&](const std::string& isa) {
       PackedMatrix packed = pack_panels_sampled(g.view(), options, {40, 16}, Fp8::kE5m2);
-      if (first.bytes().empty()) first = std::move(packed);
-      else ASSERT_EQ(difference_of(packed, first), "") << isa;
+      if (first.bytes().empty())
+        first = std::move(packed);
+      else
+        ASSERT_EQ(difference_of(packed, first), "") << isa;
     });
   }
 }
@@ -129,8 +139,37 @@ TEST(PackedSample, TakesTheTwoDrawSampler) {
                                                  {options.pattern, {32, 16}})),
             "");
   options.pattern = Pattern(1, 4);
-  EXPECT_TRUE(contains(message_of([&] { pack_panels_sampled(g.view(), options, {32, 16}); }),
+  EXPECT_TRUE(contains(message_of([&] {
+                         pack_panels_sampled(g.view(), options, {32, 16});
+                       }),
                        "2:4 only"));
+}
+
+TEST(PackedSample, RefusesWrongCalls) {
+  const TestMatrix g = draw_gradient(8, 8, 0, 3);
+  const SampleOptions options = options_of("2:4", 3);
+  const auto message = [&](auto change) {
+    Gradient gradient;
+    gradient.data = g.data();
+    gradient.positions = gradient.outs = gradient.position_step = 8;
+    change(gradient);
+    return message_of([&] { pack_gradient_sampled(gradient, options, {32, 16}); });
+  };
+  EXPECT_EQ(message([](Gradient&) {}), "(no Error)");
+  EXPECT_TRUE(contains(message([](Gradient& g) { g.data = nullptr; }), "null"));
+  EXPECT_TRUE(contains(message([](Gradient& g) { g.position_step = 7; }), "overlap"));
+  EXPECT_TRUE(contains(message([](Gradient& g) { g.out_step = 0; }), "overlap"));
+  EXPECT_TRUE(contains(message([](Gradient& g) { g.images = -1; }), "-1 images"));
+  EXPECT_TRUE(contains(message([](Gradient& g) { g.images = INT64_MAX; }), "images"));
+  EXPECT_TRUE(contains(message_of([&] {
+                         pack_panels_sampled(g.view(), options, {32, 17});
+                       }),
+                       "multiple of 16"));
+  PackedMatrix stream = pack_stream(g.view(), Mask(8, 8), Pattern(2, 4), ValueType::kF32);
+  EXPECT_TRUE(contains(message_of([&] {
+                         round_packed_to_fp8({&stream, 1}, Fp8::kE4m3);
+                       }),
+                       "only panel packs"));
 }
 
 // dW = Gᵀ X on average.
@@ -146,8 +185,8 @@ TEST(PackedSample, HasTheGradientOfTheWeightsAsItsMean) {
   PackedMatrix packed;
   for (int draw = 0; draw < kDraws; ++draw) {
     const SampleOptions options = options_of("2:4", static_cast<uint64_t>(draw));
-    packed = pack_panels_sampled(g.view(), options, tile_for(options.pattern), {},
-                                 std::move(packed));
+    packed =
+        pack_panels_sampled(g.view(), options, tile_for(options.pattern), {}, std::move(packed));
     sparse_backward_weight(packed, x.view(), 1, sum.view());
   }
   double error = 0, size = 0;
@@ -166,8 +205,8 @@ TEST(PackedSample, HasTheGradientOfTheWeightsAsItsMean) {
 // NaN and infinity reach every weight of their output, in the plain pack and in the rounded one.
 TEST(PackedSample, ShowsWhatIsNotFinite) {
   for (const std::string text : {"2:4", "1:4", "5:7", "2:4x2"}) {
-    for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
-                            std::numeric_limits<float>::infinity()}) {
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       for (const std::optional<Fp8> rounding : {std::optional<Fp8>(), std::optional(Fp8::kE5m2)}) {
         TestMatrix g = draw_gradient(33, 20, 0, 8);
         g.at(14, 3) = bad;
@@ -203,9 +242,9 @@ TEST(PackedConvSample, IsThePackOfTheSample) {
   uint64_t stream = 1000;
   PackedConv reused;
   for (const std::string& text : kPatterns) {
-    for (const ConvShape& shape : {conv_of(0, 4, 3, 3, 1), conv_of(1, 1, 1, 1, 1),
-                                   conv_of(3, 12, 7, 7, 1), conv_of(2, 66, 4, 4, 3),
-                                   conv_of(2, 70, 8, 8, 2), conv_of(3, 40, 5, 13, 4)}) {
+    for (const ConvShape& shape :
+         {conv_of(0, 4, 3, 3, 1), conv_of(1, 1, 1, 1, 1), conv_of(3, 12, 7, 7, 1),
+          conv_of(2, 66, 4, 4, 3), conv_of(2, 70, 8, 8, 2), conv_of(3, 40, 5, 13, 4)}) {
       for (const PackTile tile : {PackTile{32, 16}, tile_for(Pattern::parse(text))}) {
         const SampleOptions options = options_of(text, ++stream);
         const TestMatrix g = draw_gradient(1, shape.y_size(), 0, stream);
@@ -267,12 +306,16 @@ TEST(PackedConvSample, RefusesWrongCalls) {
   const ConvShape shape = conv_of(1, 4, 2, 2, 1);
   SampleOptions options = options_of("4:8", 1);
   std::vector<float> g(16);
-  EXPECT_TRUE(contains(message_of([&] { pack_conv_sampled(nullptr, shape, options, {32, 16}); }),
+  EXPECT_TRUE(contains(message_of([&] {
+                         pack_conv_sampled(nullptr, shape, options, {32, 16});
+                       }),
                        "g is null"));
-  EXPECT_TRUE(contains(
-      message_of([&] { sample_conv_scales(g.data(), shape, options, nullptr); }), "scales is null"));
+  EXPECT_TRUE(contains(message_of([&] { sample_conv_scales(g.data(), shape, options, nullptr); }),
+                       "scales is null"));
   options.sampler = Sampler::kTwoDraw;
-  EXPECT_TRUE(contains(message_of([&] { pack_conv_sampled(g.data(), shape, options, {32, 16}); }),
+  EXPECT_TRUE(contains(message_of([&] {
+                         pack_conv_sampled(g.data(), shape, options, {32, 16});
+                       }),
                        "2:4 only, not 4:8"));
 }
 

@@ -57,7 +57,8 @@ HWY_INLINE VF RoundVector(VF x, const Format& format, float scale) {
   const VF size = hn::Min(hn::Abs(y), hn::Set(df, format.largest));
   const VI lowest = hn::Set(di, (127 + 1 - format.bias) << 23);
   const VI exponent = hn::Max(hn::And(hn::BitCast(di, size), hn::Set(di, kExponents)), lowest);
-  const VF room = hn::BitCast(df, hn::Add(exponent, hn::Set(di, (23 - format.mantissa_bits) << 23)));
+  const VF room =
+      hn::BitCast(df, hn::Add(exponent, hn::Set(di, (23 - format.mantissa_bits) << 23)));
   const VF rounded = hn::CopySign(hn::Sub(hn::Add(size, room), room), y);
   const auto finite = hn::Lt(hn::BitCast(di, hn::Abs(x)), hn::Set(di, kExponents));
   return hn::IfThenElse(hn::RebindMask(df, finite), hn::Div(rounded, hn::Set(df, scale)),

@@ -1,7 +1,6 @@
 #include "weft/estimate/mvue.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "weft/core/aligned_buffer.h"
@@ -25,38 +24,14 @@ uint64_t philox_key(const SampleKey& key) {
   return Rng(key.seed, key.step).bits((uint64_t{key.layer} << 32) | key.call);
 }
 
-// The L2 norm of every cell at every token, divided by the root of how many members it has, so that
-// it is no larger than the largest of them. In double, where no square over- or underflows.
-void cell_norms(MatrixView<const float> g, const Pattern& pattern, MatrixView<float> norms) {
-  const int64_t group = pattern.group(), block = pattern.block();
-  double sums[Pattern::kMaxGroup];
-  for (int64_t t = 0; t < g.rows; ++t) {
-    for (int64_t first = 0, cell = 0; first < g.cols; first += block, cell += group) {
-      const int64_t end = std::min(first + block, g.cols);
-      const int64_t cells = std::min(group, end - first);
-      std::fill_n(sums, cells, 0.0);
-      for (int64_t member = first; member < end; member += group) {
-        const float* values = g.row(t) + member;
-        const int64_t count = std::min(cells, end - member);
-        for (int64_t c = 0; c < count; ++c) sums[c] += double{values[c]} * values[c];
-      }
-      for (int64_t c = 0; c < cells; ++c) {
-        const auto members = static_cast<double>(ceil_div(end - first - c, group));
-        const auto norm = static_cast<float>(std::sqrt(sums[c] / members));
-        // A cell that is not zero must not become so: it would never be kept.
-        norms.at(t, cell + c) =
-            sums[c] > 0 ? std::max(norm, std::numeric_limits<float>::denorm_min()) : norm;
-      }
-    }
-  }
-}
-
 // scales of cells -> scales of their members
 void spread(MatrixView<const float> cells, const Pattern& pattern, MatrixView<float> scales) {
   for (int64_t t = 0; t < scales.rows; ++t) {
-    for (int64_t o = 0; o < scales.cols; ++o) {
-      const int64_t cell = o / pattern.block() * pattern.group() + o % pattern.group();
-      scales.at(t, o) = cells.at(t, cell);
+    const float* from = cells.row(t);
+    for (int64_t first = 0; first < scales.cols; first += pattern.group()) {
+      if (first > 0 && first % pattern.block() == 0) from += pattern.group();
+      std::copy_n(from, std::min<int64_t>(pattern.group(), scales.cols - first),
+                  scales.row(t) + first);
     }
   }
 }

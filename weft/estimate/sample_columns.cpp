@@ -140,9 +140,7 @@ class Groups {
   using MI = decltype(hn::Gt(VI(), VI()));
 
   static HWY_INLINE VI Ones(MI lanes) { return hn::VecFromMask(DI(), lanes); }  // -1
-  static HWY_INLINE MI NotFinite(VI bits) {
-    return hn::Gt(bits, hn::Set(DI(), kExponents - 1));
-  }
+  static HWY_INLINE MI NotFinite(VI bits) { return hn::Gt(bits, hn::Set(DI(), kExponents - 1)); }
 
   // As if there were nothing else in the group, and they were all 1. What is rare works on a copy:
   // called as a member, it would keep all others in memory, out of registers.
@@ -176,7 +174,8 @@ class Groups {
     sum_ = hn::IfThenElse(hn::RebindMask(df, lanes), sum, sum_);
   }
 
-  // Entries that c = left / sum would give π >= 1 get 1, and leave the sum. False if there are none.
+  // Entries that c = left / sum would give π >= 1 get 1, and leave the sum. False if there are
+  // none.
   HWY_INLINE bool SetCertainApart(VF& left) {
     const DF df;
     const DI di;
@@ -257,8 +256,7 @@ HWY_INLINE void SampleExact(const float* from, int64_t from_stride, int count, i
     const VI picked = hn::ShiftRight<kUnitBits>(line);
     const auto kept = hn::RebindMask(df, hn::Gt(picked, before));
     before = picked;
-    const VF inverse =
-        hn::Div(hn::Set(df, static_cast<float>(kUnit)), hn::ConvertTo(df, units));
+    const VF inverse = hn::Div(hn::Set(df, static_cast<float>(kUnit)), hn::ConvertTo(df, units));
     hn::StoreU(hn::IfThenElseZero(kept, inverse), df, to + i * to_stride);
   }
 }
@@ -319,14 +317,17 @@ HWY_INLINE void SampleTwoDraw(const float* from, int64_t from_stride, int rows, 
   });
 }
 
-// One group of `rows` tokens and a whole vector of cells.
-HWY_INLINE void SampleVector(Sampler sampler, int keep, const float* from, int64_t from_stride,
-                             int rows, VU word0, VU word1, float* to, int64_t to_stride) {
+// One group of `rows` tokens and a whole vector of cells. Not inlined: three callers would treble
+// the time to compile, which sanitizers make minutes of.
+HWY_NOINLINE void SampleVector(Sampler sampler, int keep, const float* from, int64_t from_stride,
+                               int rows, VU word0, VU word1, float* to, int64_t to_stride) {
   const DF df;
   if (rows <= keep) {
     for (int i = 0; i < rows; ++i) hn::StoreU(hn::Set(df, 1.0f), df, to + i * to_stride);
   } else if (sampler == Sampler::kTwoDraw) {
     SampleTwoDraw(from, from_stride, rows, word0, word1, to, to_stride);
+  } else if (rows == 2) {
+    SampleExact<2>(from, from_stride, rows, keep, word0, to, to_stride);
   } else if (rows == 4) {
     SampleExact<4>(from, from_stride, rows, keep, word0, to, to_stride);
   } else if (rows == 8) {
@@ -340,10 +341,9 @@ HWY_INLINE void SampleVector(Sampler sampler, int keep, const float* from, int64
 HWY_NOINLINE void SampleFew(const ColumnsJob& job, int64_t token, int rows, int64_t cell,
                             int64_t count, VU word0, VU word1) {
   constexpr size_t kLanes = hn::MaxLanes(DF());
-  HWY_ALIGN float from[Pattern::kMaxGroup * kLanes];
+  HWY_ALIGN float from[Pattern::kMaxGroup * kLanes] = {};
   HWY_ALIGN float to[Pattern::kMaxGroup * kLanes];
   constexpr auto kStride = static_cast<int64_t>(kLanes);
-  std::fill_n(from, rows * kStride, 0.0f);
   for (int64_t i = 0; i < rows; ++i) {
     std::copy_n(job.magnitudes.row(token + i) + cell, count, from + i * kStride);
   }

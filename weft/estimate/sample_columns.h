@@ -1,4 +1,4 @@
-// The sampler itself, for columns of magnitudes side by side.
+// What mvue.cpp is made of: the magnitudes of cells, and the sampler for columns of magnitudes.
 #pragma once
 
 #include <array>
@@ -9,6 +9,11 @@
 #include "weft/estimate/mvue.h"
 
 namespace weft {
+
+// norms [tokens, cells] of g [tokens, outs]: the L2 norm of a cell at a token, divided by the root
+// of how many members it has, so that it is no larger than the largest of them. NaN or infinite if
+// one of them is.
+void cell_norms(MatrixView<const float> g, const Pattern& pattern, MatrixView<float> norms);
 
 struct ColumnsJob {
   MatrixView<const float> magnitudes;  // [tokens, cells], beginning with a group; of any sign

@@ -47,8 +47,8 @@ PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOpti
                                       PackedMatrix reuse = {});
 
 // A gradient, however it lies: element (image, position, out) at
-// data[image * image_step + position * position_step + out * out_step]. Its tokens are the positions
-// of one image after the other; groups of tokens begin anew with every image.
+// data[image * image_step + position * position_step + out * out_step]. Its tokens are the
+// positions of one image after the other; groups of tokens begin anew with every image.
 struct Gradient {
   const float* data = nullptr;
   int64_t images = 1;
@@ -69,8 +69,9 @@ struct Gradient {
 //
 // With `rounding` the kept values are rounded to FP8, with a scale from their maximum.
 //
-// Cost: one pass over g if panels hold whole groups (tile_for sees to it) and images too, else two;
-// beside the pack a tile per thread.
+// Cost: one pass over g, and a second look at groups that lie across the end of a panel (none if
+// panels hold whole groups, as tile_for sees to, and so do images); beside the pack a tile per
+// thread.
 PackedMatrix pack_gradient_sampled(const Gradient& g, const SampleOptions& options, PackTile tile,
                                    std::optional<Fp8> rounding = {}, PackedMatrix reuse = {});
 // The same of g: [tokens, outs].

@@ -1,8 +1,8 @@
 // The panel layout: packing, and checking what comes from outside.
 //
-// `starts` comes first (panel_layout.h): counted from the mask, or known beforehand when every group
-// is full. Then each cell writes its entries where they belong. Cells are independent, so the buffer
-// does not depend on the number of threads.
+// `starts` comes first (panel_layout.h): counted from the mask, or known beforehand when every
+// group is full. Then each cell writes its entries where they belong. Cells are independent, so the
+// buffer does not depend on the number of threads.
 #include <algorithm>
 #include <bit>
 #include <cstring>

@@ -1,8 +1,8 @@
 // Where the entries of a panel pack go, for those who make one.
 //
-// `starts`, the first entry of every cell in every panel, is what must be known first: every cell is
-// counted, or every group is said to be full. Then the buffer is made, and the cells are filled in
-// any order.
+// `starts`, the first entry of every cell in every panel, is what must be known first: every cell
+// is counted, or every group is said to be full. Then the buffer is made, and the cells are filled
+// in any order.
 #pragma once
 
 #include <algorithm>
@@ -29,10 +29,12 @@ class PanelLayout {
  public:
   explicit PanelLayout(const PackHeader& header);
 
-  // Work items are whole blocks of sharing rows, of at least 64 cells: whole lines of a transposed
-  // operand.
+  // Work items are 64 cells, or whole blocks of sharing rows that have about as many: whole lines
+  // of a transposed operand.
+  static constexpr int64_t kItemCells = 64;
   int64_t cells_per_item() const {
-    return header_.share == 1 ? 64 : header_.group * std::max(1, 64 / header_.group);
+    const int64_t group = header_.group;
+    return header_.share == 1 ? kItemCells : group * std::max<int64_t>(1, kItemCells / group);
   }
   int64_t items() const { return (cells_ + cells_per_item() - 1) / cells_per_item(); }
   int64_t item_begin(int64_t item) const { return item * cells_per_item(); }

@@ -28,37 +28,62 @@ struct Piece {
 // 1 or 0, without a jump that nobody could predict: scales are positive or zero.
 uint32_t is_kept(float scale) { return (std::bit_cast<uint32_t>(scale) + 0x7fffffff) >> 31; }
 
+constexpr int64_t kItemCells = PanelLayout::kItemCells;
+
 // What a piece keeps, cell by cell. There is room for one more in each, which is not kept.
+//
+// Without sharing an entry is one number, its offset above the bits of its value: one store, not
+// two.
 struct Compacted {
   Compacted(int64_t cells, int64_t tokens, int64_t share)
-      : share(share),
-        stride(tokens + 1),
-        counts(static_cast<size_t>(cells)),
-        offsets(static_cast<size_t>(cells * stride)),
-        values(static_cast<size_t>(cells * stride * share)) {}
-  uint16_t* offsets_of(int64_t cell) { return offsets.data() + cell * stride; }
-  float* values_of(int64_t cell) { return values.data() + cell * stride * share; }  // [.., share]
+      : stride(tokens + 1), counts(static_cast<size_t>(cells)) {
+    const auto slots = static_cast<size_t>(cells * stride);
+    if (share == 1) {
+      entries.reserve(slots);
+    } else {
+      offsets.reserve(slots);
+      values.reserve(slots * static_cast<size_t>(share));
+    }
+  }
 
-  int64_t share;
   int64_t stride;
   std::vector<uint32_t> counts;
-  AlignedBuffer<uint16_t> offsets;
-  AlignedBuffer<float> values;
+  AlignedBuffer<uint64_t> entries;  // [cells, stride], without sharing
+  AlignedBuffer<uint16_t> offsets;  // [cells, stride], with sharing
+  AlignedBuffer<float> values;      // [cells, stride, share], with sharing
 };
 
-// One token of all cells. Not inlined: among all else its loop would not have its variables in
-// registers, and take twice the time.
-[[gnu::noinline]] void append_kept(const float* __restrict g, const float* __restrict scales,
-                                   int64_t cells, uint16_t offset, Compacted& found) {
+// Of one token: the bits of what is stored, and -1 where it is kept. Both are made by vectors.
+struct Token {
+  alignas(kCacheLine) uint32_t values[kItemCells];
+  alignas(kCacheLine) int32_t steps[kItemCells];
+
+  void set(const float* __restrict g, const float* __restrict scales, int64_t cells) {
+    for (int64_t c = 0; c < cells; ++c) {
+      values[c] = std::bit_cast<uint32_t>(g[c] * scales[c]);
+      steps[c] = -static_cast<int32_t>(is_kept(scales[c]));
+    }
+  }
+};
+
+// kTokens of up to kItemCells cells, the first at `offset`, the next ones a line further each. Four
+// tokens look up the count of a cell once. Not inlined: among all else the loop would not have its
+// variables in registers, and take twice the time.
+template <int kTokens>
+[[gnu::noinline]] void append_kept(MatrixView<const float> g, MatrixView<const float> scales,
+                                   uint64_t offset, uint64_t line, Compacted& found) {
+  Token tokens[kTokens];
+  for (int t = 0; t < kTokens; ++t) tokens[t].set(g.row(t), scales.row(t), scales.cols);
   uint32_t* __restrict counts = found.counts.data();
-  uint16_t* __restrict offsets = found.offsets.data();
-  float* __restrict values = found.values.data();
+  uint64_t* __restrict entries = found.entries.data();
   const int64_t stride = found.stride;
-  for (int64_t c = 0; c < cells; ++c, offsets += stride, values += stride) {
-    const uint32_t at = counts[c];
-    offsets[at] = offset;
-    values[at] = g[c] * scales[c];
-    counts[c] = at + is_kept(scales[c]);
+  for (int64_t c = 0; c < scales.cols; ++c, entries += stride) {
+    uint32_t at = counts[c];
+    for (int t = 0; t < kTokens; ++t) {
+      entries[at] = tokens[t].values[c] | (offset + static_cast<uint64_t>(t) * line) << 32;
+      at -= static_cast<uint32_t>(tokens[t].steps[c]);
+    }
+    counts[c] = at;
   }
 }
 
@@ -68,18 +93,36 @@ class SampledPacker : public PanelLayout {
       : PanelLayout(header),
         g_(g),
         options_(options),
-        // Whole draws of random numbers; of 2:4, 16 to 128 tokens at a time took the same time
-        // within 5 %, more left the cache.
+        // Whole draws of random numbers, and 32 tokens or more: with their scales they fit L1.
         chunk_(4 * header.group * std::max(1, 8 / header.group)) {}
 
+  // Every group is full, so only those that lie across the end of a panel must be sampled to know
+  // what is in each.
   void count(int64_t item) {
-    for_each_piece(item, [&](const Piece& piece) {
-      uint32_t* counts = starts_.data() + piece.panel * cells_ + item_begin(item);
-      for (int64_t t = 0; t < piece.scales.rows; ++t) {
-        const float* scales = piece.scales.row(t);
-        for (int64_t c = 0; c < piece.scales.cols; ++c) counts[c] += is_kept(scales[c]);
+    const int64_t cells = sampled_cells(outs_of(item), options_.pattern);
+    std::vector<uint32_t> full(static_cast<size_t>(panels_));
+    Scratch scratch;
+    for (int64_t depth = 0; depth < header_.depth;) {
+      const int64_t image = depth / g_.positions, first = depth % g_.positions;
+      const int64_t tokens = std::min<int64_t>(header_.group, g_.positions - first);
+      const int64_t panel = depth / header_.tile_depth;
+      if (depth + tokens <= panel_end(panel)) {
+        full[static_cast<size_t>(panel)] +=
+            static_cast<uint32_t>(std::min<int64_t>(header_.keep, tokens));
+      } else {
+        sample(item, image, first, tokens, scratch, [&](const Piece& piece) {
+          uint32_t* counts = starts_.data() + piece.panel * cells_ + item_begin(item);
+          for (int64_t t = 0; t < piece.scales.rows; ++t) {
+            for (int64_t c = 0; c < cells; ++c) counts[c] += is_kept(piece.scales.row(t)[c]);
+          }
+        });
       }
-    });
+      depth += tokens;
+    }
+    for (int64_t p = 0; p < panels_; ++p) {
+      uint32_t* counts = starts_.data() + p * cells_ + item_begin(item);
+      for (int64_t c = 0; c < cells; ++c) counts[c] += full[static_cast<size_t>(p)];
+    }
   }
 
   void fill(int64_t item, PackedMatrix& packed) const {
@@ -97,12 +140,9 @@ class SampledPacker : public PanelLayout {
       }
       header_.share == 1 ? compact(piece, found) : compact_shared(piece, item, found);
       for (int64_t c = 0; c < piece.scales.cols; ++c) {
-        const size_t count = found.counts[static_cast<size_t>(c)];
         uint32_t& to = next[static_cast<size_t>(c)];
-        std::memcpy(offsets + to, found.offsets_of(c), count * sizeof(uint16_t));
-        std::memcpy(values + int64_t{to} * header_.share, found.values_of(c),
-                    count * header_.share * sizeof(float));
-        to += static_cast<uint32_t>(count);
+        copy_out(found, c, offsets + to, values + int64_t{to} * header_.share);
+        to += found.counts[static_cast<size_t>(c)];
       }
     });
   }
@@ -112,62 +152,99 @@ class SampledPacker : public PanelLayout {
     return static_cast<uint16_t>((piece.first_depth + t) * header_.tile_width * 4);
   }
 
+  // share == 1
   void compact(const Piece& piece, Compacted& found) const {
     std::fill(found.counts.begin(), found.counts.end(), 0);
-    for (int64_t t = 0; t < piece.scales.rows; ++t) {
-      append_kept(piece.g.row(t), piece.scales.row(t), piece.scales.cols, offset_of(piece, t),
-                  found);
+    const uint64_t line = uint64_t{header_.tile_width} * 4;
+    const int64_t rows = piece.scales.rows;
+    for (int64_t t = 0; t < rows;) {
+      const int64_t count = rows - t >= 4 ? 4 : 1;
+      const auto append = count == 4 ? append_kept<4> : append_kept<1>;
+      append(piece.g.rows_from(t, count), piece.scales.rows_from(t, count), offset_of(piece, t),
+             line, found);
+      t += count;
     }
   }
 
   void compact_shared(const Piece& piece, int64_t item, Compacted& found) const {
-    std::fill(found.counts.begin(), found.counts.end(), 0);
-    const int64_t first_row = members(item_begin(item)).first_row;
+    const int64_t first_row = first_out_of(item), share = header_.share;
     for (int64_t c = 0; c < piece.scales.cols; ++c) {
       const Members rows = members(item_begin(item) + c);
-      const int64_t first = rows.first_row - first_row;
-      uint16_t* offset = found.offsets_of(c);
-      float* value = found.values_of(c);
+      uint16_t* const offsets = found.offsets.data() + c * found.stride;
+      float* const values = found.values.data() + c * found.stride * share;
+      uint32_t at = 0;
       for (int64_t t = 0; t < piece.scales.rows; ++t) {
         const float scale = piece.scales.row(t)[c];
-        if (scale == 0.0f) continue;
-        const float* g = piece.g.row(t) + first;
-        *offset++ = offset_of(piece, t);
-        for (int64_t m = 0; m < header_.share; ++m) {  // past the last row there is nothing
-          *value++ = m < rows.count ? g[m * rows.stride] * scale : 0.0f;
-        }
+        const float* g = piece.g.row(t) + rows.first_row - first_row;
+        float* value = values + at * share;
+        offsets[at] = offset_of(piece, t);
+        for (int64_t m = 0; m < rows.count; ++m) value[m] = g[m * rows.stride] * scale;
+        // Past the last row there is nothing.
+        for (int64_t m = rows.count; m < share; ++m) value[m] = 0.0f;
+        at += is_kept(scale);
       }
-      found.counts[static_cast<size_t>(c)] = static_cast<uint32_t>(offset - found.offsets_of(c));
+      found.counts[static_cast<size_t>(c)] = at;
     }
+  }
+
+  void copy_out(const Compacted& found, int64_t cell, uint16_t* offsets, float* values) const {
+    const auto count = static_cast<size_t>(found.counts[static_cast<size_t>(cell)]);
+    if (header_.share > 1) {
+      std::memcpy(offsets, found.offsets.data() + cell * found.stride, count * sizeof(uint16_t));
+      std::memcpy(values, found.values.data() + cell * found.stride * header_.share,
+                  count * header_.share * sizeof(float));
+      return;
+    }
+    const uint64_t* entries = found.entries.data() + cell * found.stride;
+    for (size_t i = 0; i < count; ++i) {
+      values[i] = std::bit_cast<float>(static_cast<uint32_t>(entries[i]));
+      offsets[i] = static_cast<uint16_t>(entries[i] >> 32);
+    }
+  }
+
+  struct Scratch {
+    AlignedBuffer<float> scales;
+    AlignedBuffer<float> turned;
+  };
+
+  int64_t first_out_of(int64_t item) const { return members(item_begin(item)).first_row; }
+  int64_t outs_of(int64_t item) const {
+    return std::min(header_.rows - first_out_of(item), cells_per_item() * header_.share);
   }
 
   // Calls body(piece) in order of depth.
   template <typename Body>
   void for_each_piece(int64_t item, Body body) const {
-    const int64_t first_out = members(item_begin(item)).first_row;
-    const int64_t outs = std::min(header_.rows - first_out, cells_per_item() * header_.share);
-    const int64_t cells = sampled_cells(outs, options_.pattern);
-    AlignedBuffer<float> turned, scratch(static_cast<size_t>(chunk_ * cells));
-    const int64_t groups_per_image = (g_.positions + header_.group - 1) / header_.group;
-    SampleOptions here = options_;
-    here.first_cell += item_begin(item);
+    Scratch scratch;
     for (int64_t image = 0; image < g_.images; ++image) {
       for (int64_t first = 0; first < g_.positions; first += chunk_) {
-        const int64_t tokens = std::min(chunk_, g_.positions - first);
-        const auto g = tile(image, first, tokens, first_out, outs, turned);
-        const MatrixView<float> scales(scratch.data(), tokens, cells);
-        here.first_group = options_.first_group + image * groups_per_image + first / header_.group;
-        sample_cells(g, here, scales);
-        split(image * g_.positions + first, g, scales, body);
+        sample(item, image, first, std::min(chunk_, g_.positions - first), scratch, body);
       }
     }
   }
 
+  // Calls body(piece) for whole groups of an image, panel by panel.
+  template <typename Body>
+  void sample(int64_t item, int64_t image, int64_t first, int64_t tokens, Scratch& scratch,
+              Body body) const {
+    const int64_t outs = outs_of(item), cells = sampled_cells(outs, options_.pattern);
+    const int64_t groups_per_image = (g_.positions + header_.group - 1) / header_.group;
+    SampleOptions here = options_;
+    here.first_cell += item_begin(item);
+    here.first_group += image * groups_per_image + first / header_.group;
+    const auto g = tile(image, first, tokens, first_out_of(item), outs, scratch.turned);
+    scratch.scales.reserve(static_cast<size_t>(tokens * cells));
+    const MatrixView<float> scales(scratch.scales.data(), tokens, cells);
+    sample_cells(g, here, scales);
+    split(image * g_.positions + first, g, scales, body);
+  }
+
   // [tokens, outs] of the gradient; copied if it lies the other way round.
   MatrixView<const float> tile(int64_t image, int64_t first_token, int64_t tokens,
-                               int64_t first_out, int64_t outs, AlignedBuffer<float>& turned) const {
-    const float* from = g_.data + image * g_.image_step + first_token * g_.position_step +
-                        first_out * g_.out_step;
+                               int64_t first_out, int64_t outs,
+                               AlignedBuffer<float>& turned) const {
+    const float* from =
+        g_.data + image * g_.image_step + first_token * g_.position_step + first_out * g_.out_step;
     if (g_.out_step == 1) return {from, tokens, outs, std::max(outs, g_.position_step)};
     const int64_t stride = outs + 4;  // no power of two
     turned.reserve(static_cast<size_t>(tokens * stride));
@@ -204,8 +281,9 @@ void check_gradient(const Gradient& g, const SampleOptions& options) {
              "a gradient of {} images, {} positions, {} outputs", g.images, g.positions, g.outs);
   check_sampling(options, tokens, g.outs);
   WEFT_CHECK(g.data != nullptr || tokens == 0 || g.outs == 0, "the gradient is null");
-  WEFT_CHECK(g.out_step >= 1 && g.position_step >= 0 && g.image_step >= 0,
-             "a gradient with steps of {}, {} and {}", g.image_step, g.position_step, g.out_step);
+  WEFT_CHECK(g.out_step > 1 || (g.out_step == 1 && (g.position_step >= g.outs || tokens <= 1)),
+             "a gradient of {} outputs, {} elements apart, and positions {} apart: they overlap",
+             g.outs, g.out_step, g.position_step);
 }
 
 std::span<float> values_of(PackedMatrix& packed) {
