@@ -14,9 +14,13 @@ namespace {
 class PlanCommand : public Command {
  public:
   void declare(Flags& flags) override {
-    flags.texts("--shape", "TOKENSxINSxOUTS", shapes_, "Layers to plan for",
+    flags.texts("--shape", "TOKENSxINSxOUTS", shapes_, "Linear layers to plan for",
                 problem_in([](const std::string& text) { LayerShape::parse(text); }));
-    flags.require("--shape");
+    flags.texts(
+        "--conv", "IMAGESxINSxHEIGHTxWIDTH:OUTSxKHxKW", convs_,
+        "Convolutions to plan for; ',stride=2', ',pad=1', ',dilation=2' (or 2x1: height, "
+        "width) and ',groups=4' may follow",
+        problem_in([](const std::string& text) { check_measurable(ConvShape::parse(text)); }));
     declare_pattern(flags, pattern_);
     flags.flag("--transposable", transposable_,
                "The mask is N:M along outputs too (default: its transpose is ragged)");
@@ -32,6 +36,7 @@ class PlanCommand : public Command {
   }
 
   int run() override {
+    if (shapes_.empty() && convs_.empty()) throw UsageError("--shape or --conv is needed");
     common_.apply();
     if (recalibrate_) std::filesystem::remove(default_calibration_path());
     Planner planner = saved_.empty() ? Planner(parse_plan_mode(mode_)) : saved_planner();
@@ -39,39 +44,20 @@ class PlanCommand : public Command {
     Table table({"shape", "product", ">predicted dense", ">sparse", ">pack", ">measured dense",
                  ">sparse", ">pack", "choice", "why"});
     Json list = Json::array();
+    const Pattern pattern = Pattern::parse(pattern_);
+    const int per_pack = static_cast<int>(products_per_pack_);
     for (const std::string& text : shapes_) {
-      PlanRequest request{LayerShape::parse(text), Pattern::parse(pattern_)};
-      request.transposable = transposable_;
-      request.products_per_pack = static_cast<int>(products_per_pack_);
-      const LayerPlan plan = planner.plan(request);
+      const LayerShape shape = LayerShape::parse(text);
+      const LayerPlan plan = planner.plan(PlanRequest{shape, pattern, transposable_, per_pack});
       for (const ProductPlan& one : plan.products) {
-        const ProductTimes now = measured.measure(one.kind, request.shape, request.pattern);
-        const bool predicted = one.predicted.has_value();
-        const ProductTimes model = one.predicted.value_or(ProductTimes{});
-        const auto ms = [](double value, bool known = true) {
-          return known ? fmt::format("{:.3g} ms", value) : std::string("-");
-        };
-        table.add({request.shape.str(), std::string(kind_name(one.kind)),
-                   ms(model.dense, predicted), ms(model.sparse, predicted),
-                   ms(model.pack, predicted), ms(now.dense), ms(now.sparse), ms(now.pack),
-                   std::string(choice_name(one.choice)), one.reason});
-        const auto json_ms = [&](double value) { return predicted ? Json(value) : Json(nullptr); };
-        list.push_back({{"shape", request.shape.str()},
-                        {"pattern", request.pattern.str()},
-                        {"threads", weft::threads()},
-                        {"isa", current_isa()},
-                        {"product", kind_name(one.kind)},
-                        {"predicted_dense_ms", json_ms(model.dense)},
-                        {"predicted_sparse_ms", json_ms(model.sparse)},
-                        {"predicted_pack_ms", json_ms(model.pack)},
-                        {"decided_by", one.measured          ? "measurement"
-                                       : one.times.dense > 0 ? "model"
-                                                             : "order"},
-                        {"measured_dense_ms", now.dense},
-                        {"measured_sparse_ms", now.sparse},
-                        {"measured_pack_ms", now.pack},
-                        {"choice", choice_name(one.choice)},
-                        {"why", one.reason}});
+        add(shape.str(), one, measured.measure(one.kind, shape, pattern), table, list);
+      }
+    }
+    for (const std::string& text : convs_) {
+      const ConvShape conv = ConvShape::parse(text);
+      const LayerPlan plan = planner.plan(ConvRequest{conv, pattern, transposable_, per_pack});
+      for (const ProductPlan& one : plan.products) {
+        add(conv.spec(), one, measured.measure(one.kind, conv, pattern), table, list);
       }
     }
     if (!save_.empty()) write_file_atomically(save_, planner.saved() + "\n");
@@ -88,6 +74,36 @@ class PlanCommand : public Command {
   }
 
  private:
+  // One product, as a row of the table and as a record.
+  void add(const std::string& shape, const ProductPlan& one, const ProductTimes& now, Table& table,
+           Json& list) const {
+    const bool predicted = one.predicted.has_value();
+    const ProductTimes model = one.predicted.value_or(ProductTimes{});
+    const auto ms = [](double value, bool known = true) {
+      return known ? fmt::format("{:.3g} ms", value) : std::string("-");
+    };
+    table.add({shape, std::string(kind_name(one.kind)), ms(model.dense, predicted),
+               ms(model.sparse, predicted), ms(model.pack, predicted), ms(now.dense),
+               ms(now.sparse), ms(now.pack), std::string(choice_name(one.choice)), one.reason});
+    const auto json_ms = [&](double value) { return predicted ? Json(value) : Json(nullptr); };
+    list.push_back({{"shape", shape},
+                    {"pattern", Pattern::parse(pattern_).str()},
+                    {"threads", weft::threads()},
+                    {"isa", current_isa()},
+                    {"product", kind_name(one.kind)},
+                    {"predicted_dense_ms", json_ms(model.dense)},
+                    {"predicted_sparse_ms", json_ms(model.sparse)},
+                    {"predicted_pack_ms", json_ms(model.pack)},
+                    {"decided_by", one.measured          ? "measurement"
+                                   : one.times.dense > 0 ? "model"
+                                                         : "order"},
+                    {"measured_dense_ms", now.dense},
+                    {"measured_sparse_ms", now.sparse},
+                    {"measured_pack_ms", now.pack},
+                    {"choice", choice_name(one.choice)},
+                    {"why", one.reason}});
+  }
+
   Planner saved_planner() const {
     std::ifstream file(saved_);
     std::stringstream text;
@@ -100,7 +116,7 @@ class PlanCommand : public Command {
     }
   }
 
-  std::vector<std::string> shapes_;
+  std::vector<std::string> shapes_, convs_;
   std::string pattern_ = "2:4", mode_ = "auto", save_, saved_;
   bool transposable_ = false, recalibrate_ = false;
   int64_t products_per_pack_ = 1;
@@ -113,7 +129,8 @@ CommandEntry plan_command() {
   return {"plan", "Say which products of a layer are faster sparse, and why",
           "  weft plan --shape 2048x768x3072 --pattern 2:4\n"
           "  weft plan --shape 1024x1024x1024 --shape 64x256x256 --pattern 1:8 --threads 1 --json\n"
-          "  weft plan --shape 2048x768x3072 --pattern 2:4 --transposable --save plan.json",
+          "  weft plan --shape 2048x768x3072 --pattern 2:4 --transposable --save plan.json\n"
+          "  weft plan --conv 8x64x56x56:64x3x3,pad=1 --conv 8x64x56x56:128x3x3,stride=2,pad=1",
           std::make_unique<PlanCommand>()};
 }
 

@@ -190,6 +190,28 @@ TEST(Mask, EveryRunOfBitsAtAWordEdgeIsReadBack) {
   }
 }
 
+TEST(Mask, RowWriterWritesWhatWasAppended) {
+  const Rng rng(test_seed(), 2);
+  uint64_t draw = 0;
+  for (const int longest : {1, 5, 63, 64}) {
+    for (const int64_t cols : kMaskSizes) {
+      Mask written(3, cols), put(3, cols);
+      MaskRowWriter writer(written.row_words(1));
+      for (int64_t col = 0; col < cols;) {
+        const auto left = static_cast<uint64_t>(std::min<int64_t>(longest, cols - col));
+        const auto count = static_cast<int>(1 + rng.below(draw++, left));
+        const auto words = rng.words(draw++);
+        const uint64_t bits = words[0] | uint64_t{words[1]} << 32;
+        writer.append(bits, count);
+        put.put_bits(1, col, count, bits);
+        col += count;
+      }
+      writer.finish();
+      ASSERT_EQ(written, put) << cols << " columns, at most " << longest << " at once";
+    }
+  }
+}
+
 TEST(Mask, TransposedTwiceIsTheSame) {
   const Rng rng(test_seed(), 1);
   uint64_t draw = 0;

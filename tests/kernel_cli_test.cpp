@@ -47,6 +47,30 @@ TEST_F(KernelCommands, PlanExplainsThreeProducts) {
   EXPECT_TRUE(std::filesystem::exists(cache_ / "weft/calibration.json"));
 }
 
+TEST_F(KernelCommands, PlanTakesConvolutionsBesideLayers) {
+  const std::string conv = "2x8x6x6:12x3x3,stride=2x1,pad=1";
+  const Outcome outcome = run({"plan", "--shape", "16x16x16", "--conv", conv, "--pattern", "1:4",
+                               "--transposable", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json plan = outcome.json();
+  ASSERT_EQ(plan.size(), 6u);
+  EXPECT_EQ(plan[0]["shape"], "16x16x16");
+  EXPECT_EQ(plan[4]["product"], "bwd_x");
+  for (size_t i = 3; i < 6; ++i) {
+    EXPECT_EQ(plan[i]["shape"], conv);
+    EXPECT_EQ(plan[i]["decided_by"], "measurement");
+    EXPECT_TRUE(plan[i]["predicted_dense_ms"].is_null());
+    EXPECT_GT(plan[i]["measured_dense_ms"], 0);
+    EXPECT_TRUE(contains(plan[i]["why"], "packing"));
+  }
+  const std::string file = cache_ / "conv.json";
+  ASSERT_EQ(run({"plan", "--conv", conv, "--mode", "sparse", "--save", file}).code, 0);
+  const Outcome again = run({"plan", "--conv", conv, "--saved", file, "--json"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  for (const json& row : again.json()) EXPECT_EQ(row["why"], "saved");
+  EXPECT_TRUE(contains(run({"plan", "--conv", conv}).out, conv));
+}
+
 TEST_F(KernelCommands, PlansAreSavedAndRepeated) {
   const std::string file = cache_ / "plan.json";
   ASSERT_EQ(run({"plan", "--shape", "16x16x16", "--mode", "sparse", "--save", file}).code, 0);
@@ -86,6 +110,12 @@ TEST_F(KernelCommands, WrongUsageIsNamed) {
            {{"plan"}, "--shape"},
            {{"plan", "--shape", "0x1x1"}, "0x1x1"},
            {{"plan", "--shape", "100000x100000x8"}, "2^31"},
+           {{"plan"}, "--conv"},
+           {{"plan", "--conv", "8x8x8"}, "IMAGESxINSxHEIGHTxWIDTH:OUTSxKHxKW"},
+           {{"plan", "--conv", "1x8x4x4:8x3x3,steps=2"}, "steps=2"},
+           {{"plan", "--conv", "1x8x4x4:8x5x5"}, "more than the 4 x 4"},
+           {{"plan", "--conv", "0x8x4x4:8x3x3"}, "needs an image"},
+           {{"plan", "--conv", "100000x100000x4x4:8x3x3"}, "2^31"},
            {{"plan", "--shape", "8x8x8", "--mode", "fast"}, "fast"},
            {{"plan", "--shape", "8x8x8", "--pattern", "4:2"}, "4:2"},
            {{"bench", "gemm", "--op", "sideways"}, "sideways"},

@@ -704,5 +704,34 @@ TEST(TapMajor, PutsTheChannelsOfATapSideBySide) {
   EXPECT_EQ(result.mask.count(), 1);
 }
 
+TEST(TapMajor, AgreesBitByBitWithItsDefinitionAndGoesBack) {
+  Rng rng(7);
+  for (const int64_t taps : {0, 1, 2, 9, 25, 63, 64, 65}) {
+    for (const int64_t ins : {0, 1, 5, 63, 64, 65, 130}) {
+      const WeightShape shape{19, ins, taps};  // more rows than one thread takes at once
+      std::vector<float> weights(static_cast<size_t>(shape.outs * shape.cols()));
+      Mask mask(shape.outs, shape.cols());
+      for (size_t i = 0; i < weights.size(); ++i) {
+        weights[i] = static_cast<float>(i);
+        const auto at = static_cast<int64_t>(i);
+        mask.set(at / shape.cols(), at % shape.cols(), rng.below(i, 2) == 0);
+      }
+      const TapMajor turned = tap_major(weights.data(), mask, shape);
+      for (int64_t o = 0; o < shape.outs; ++o) {
+        for (int64_t i = 0; i < ins; ++i) {
+          for (int64_t t = 0; t < taps; ++t) {
+            const int64_t from = i * taps + t, to = t * ins + i;
+            ASSERT_EQ(turned.mask.at(o, to), mask.at(o, from)) << ins << " x " << taps;
+            ASSERT_EQ(turned.weights[static_cast<size_t>(o * shape.cols() + to)],
+                      weights[static_cast<size_t>(o * shape.cols() + from)]);
+          }
+        }
+      }
+      EXPECT_EQ(tensor_order(turned.mask, shape), mask);
+      EXPECT_EQ(tensor_order(turned.weights, shape), weights);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft

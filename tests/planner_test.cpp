@@ -116,6 +116,41 @@ TEST(LayerShape, ParsesWhatItPrints) {
   }
 }
 
+TEST(ConvShape, ParsesWhatItPrints) {
+  for (const char* text : {"8x64x56x56:128x3x3", "8x64x56x57:128x3x1,stride=2,pad=1",
+                           "1x8x9x9:4x2x2,stride=2x1,pad=0x3,dilation=2,groups=4"}) {
+    EXPECT_EQ(ConvShape::parse(text).spec(), text);
+  }
+  const ConvShape shape = ConvShape::parse("1x8x9x10:4x2x3,groups=2,dilation=3x2,pad=5x4,stride=7");
+  EXPECT_EQ(shape, (ConvShape{1, 8, 9, 10, 4, 2, 3, 7, 7, 5, 4, 3, 2, 2}));
+  EXPECT_EQ(ConvShape::parse("1x8x9x9:4x2x2,stride=1,pad=0x0,groups=1").spec(), "1x8x9x9:4x2x2");
+  for (const char* bad : {"",
+                          ":",
+                          "1x8x9x9",
+                          "1x8x9x9:",
+                          "1x8x9:4x2x2",
+                          "1x8x9x9:4x2",
+                          "1x8x9x9:4x2x2x2",
+                          "1x8x9x9:4x2x2,",
+                          "1x8x9x9:4x2x2,,pad=1",
+                          "1x8x9x9:4x2x2,pad",
+                          "1x8x9x9:4x2x2,pad=",
+                          "1x8x9x9:4x2x2,pad=1x",
+                          "1x8x9x9:4x2x2,pad=1x1x1",
+                          "1x8x9x9:4x2x2,pad=-1",
+                          "1x8x9x9:4x2x2,groups=1x1",
+                          "1x8x9x9:4x2x2,groups=3",
+                          "1x8x9x9:4x2x2,Pad=1",
+                          "1x8x9x9:4x2x2,stride=0",
+                          " 1x8x9x9:4x2x2",
+                          "1x8x9x9 :4x2x2",
+                          "1x8x9x9:4x99x2",
+                          "1x8x99999999999999999999x9:4x2x2",
+                          ",pad=1:4x2x2"}) {
+    EXPECT_TRUE(contains(message_of([&] { ConvShape::parse(bad); }), "convolution")) << bad;
+  }
+}
+
 TEST(Calibration, MeasuresOnceAndKeepsIt) {
   const ScratchFolder folder;
   const fs::path path = (folder / "deeper") / "calibration.json";
@@ -267,6 +302,63 @@ TEST(Planner, ObeysAndExplains) {
                          sparse.plan({.shape = {0, 1, 1}, .pattern = Pattern(2, 4)});
                        }),
                        "shape"));
+}
+
+const ConvShape kConv = ConvShape::parse("2x8x6x5:12x3x3,stride=2x1,pad=1,groups=2");
+
+// Both paths against each other: sparse on the mask, dense on weights that are zero outside of it.
+TEST(Synthetic, ConvolutionsComputeTheSameOnBothPaths) {
+  for (const ProductKind kind : kProductKinds) {
+    for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4, 2)}) {
+      SyntheticConv product(kind, kConv, pattern);
+      product.run_sparse();
+      const std::vector<float> sparse = product.result();
+      product.run_dense();
+      ASSERT_EQ(sparse.size(), product.result().size());
+      EXPECT_NE(sparse, product.result()) << kind_name(kind) << ": nothing is pruned";
+      product.prune_operand();
+      product.run_dense();
+      for (size_t i = 0; i < sparse.size(); ++i) {
+        ASSERT_NEAR(sparse[i], product.result()[i], 1e-5) << kind_name(kind) << " at " << i;
+      }
+    }
+  }
+}
+
+TEST(Planner, MeasuresConvolutionsAndKeepsTheTimes) {
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  const ConvRequest request{.conv = kConv, .pattern = Pattern(2, 4)};
+  const LayerPlan plan = Planner(PlanMode::kAuto, path).plan(request);
+  for (const ProductPlan& one : plan.products) {
+    EXPECT_TRUE(one.measured && !one.predicted) << one.reason;
+    const double ratio = one.times.dense / (one.times.sparse + one.times.pack);
+    EXPECT_EQ(one.choice == Choice::kSparse, ratio > 1.03) << one.reason;
+  }
+  EXPECT_EQ(plan[Product::kBackwardData].kind, ProductKind::kBackwardDataRagged);
+  EXPECT_TRUE(contains(read(path), "fwd/2:4/2x8x6x5:12x3x3,stride=2x1,pad=1,groups=2"));
+  const LayerPlan again = Planner(PlanMode::kAuto, path).plan(request);
+  for (const Product product : kProducts) {
+    EXPECT_EQ(again[product].times.dense, plan[product].times.dense) << "measured anew";
+  }
+}
+
+TEST(Planner, RepeatsASavedPlanOfConvolutions) {
+  Planner planner(PlanMode::kSparse, {});
+  const ConvRequest request{.conv = kConv, .pattern = Pattern(1, 4)};
+  planner.plan(request);
+  planner.plan({.shape = kShape, .pattern = Pattern(1, 4)});
+  Planner again = Planner::from_saved(planner.saved());
+  EXPECT_EQ(again.plan(request)[Product::kForward].choice, Choice::kSparse);
+  EXPECT_EQ(again.saved(), planner.saved());
+  ConvRequest other = request;
+  other.conv.pad_w = 2;
+  EXPECT_TRUE(contains(message_of([&] { again.plan(other); }), "pad=1x2"));
+  other.conv.images = 0;
+  EXPECT_TRUE(contains(message_of([&] { planner.plan(other); }), "needs an image"));
+  other = request;
+  other.products_per_pack = -1;
+  EXPECT_TRUE(contains(message_of([&] { planner.plan(other); }), "must not be negative"));
 }
 
 TEST(Planner, RepeatsASavedPlan) {

@@ -12,6 +12,7 @@
 
 #include "tests/weights.h"
 #include "weft/core/isa.h"
+#include "weft/mask/algorithms.h"
 #include "weft/mask/retained.h"
 
 namespace weft {
@@ -242,12 +243,14 @@ void expect_mask_of_sums(const Solver& tested, const Weights<float>& weights,
 }
 
 TEST_P(EverySolver, SharesRowsAndSolvesTheirSums) {
-  for (const Pattern& pattern :
-       {Pattern(2, 4, 2), Pattern(1, 4, 4), Pattern(3, 5, 2), Pattern(2, 4, 32)}) {
+  for (const Pattern& pattern : {Pattern(2, 4, 2), Pattern(1, 4, 4), Pattern(3, 5, 2),
+                                 Pattern(2, 4, 32), Pattern(2, 3, 32), Pattern(3, 8, 4)}) {
     const int64_t block = pattern.block(), group = pattern.group();
     for (const int64_t outs :
          {int64_t{1}, group - 1, group + 1, block - 1, block, block + group + 1}) {
-      for (const int64_t ins : {int64_t{0}, group + 1, block - 1, 2 * block + group + 2}) {
+      for (const int64_t ins :
+           {int64_t{0}, group + 1, block - 1, 2 * block + group + 2, 3 * block + 130}) {
+        if (ins > 256 && outs > block) continue;  // flow would take its time
         for (const Kind kind : {Kind::kIntegers, Kind::kGaussian}) {
           const auto weights = draw_weights<float>(kind, {outs, ins}, 400);
           SCOPED_TRACE(trace(tested().name, weights.shape, pattern, name_of(kind), 400));
@@ -261,7 +264,8 @@ TEST_P(EverySolver, SharesRowsAndSolvesTheirSums) {
 
 TEST_P(EverySolver, SolvesEveryTapOfAConvolutionAlone) {
   for (const Pattern& pattern : {Pattern(2, 4), Pattern(4, 8), Pattern(2, 4, 2), Pattern(1, 1)}) {
-    for (const int64_t taps : {2, 9}) {
+    for (const int64_t taps : {2, 9, 17, 25, 64, 65}) {  // so that 4, 3, 2, 1, no inputs fit a word
+      if (taps > 9 && pattern.group() > 4) continue;
       for (const int64_t ins : {int64_t{0}, int64_t{3}, int64_t{pattern.group()}, int64_t{19}}) {
         const WeightShape shape{2 * pattern.group() + 1, ins, taps};
         const auto weights = draw_weights<float>(Kind::kIntegers, shape, 500);
@@ -313,7 +317,8 @@ std::string refusal(const Solver& solver, const Weights<T>& weights, const Patte
 
 TEST_P(EverySolver, RefusesWeightsThatAreNotFiniteAndNamesTheFirst) {
   const ThreadsGuard guard;
-  for (const Pattern& pattern : {Pattern(2, 4), Pattern(4, 8), Pattern(2, 4, 2)}) {
+  for (const Pattern& pattern :
+       {Pattern(2, 4), Pattern(4, 8), Pattern(2, 4, 2), Pattern(1, 4, 4)}) {
     for (const float bad :
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
           -std::numeric_limits<float>::infinity()}) {
@@ -517,6 +522,21 @@ TEST(Magnitude, TellsApartDoublesThatAreEqualAsFloats) {
   const Weights<double> weights{{1, 4}, {1, 1 + 0x1p-52, 1, 1 + 0x1p-51}};
   const Mask mask = mask_of(solver("magnitude"), weights, Pattern(2, 4));
   EXPECT_EQ(mask.bits(0, 0, 4), 0b1010U);
+  // In a row long enough for the path through floats: two of one group, among ones apart.
+  for (const double scale : {1.0, 1e-310, 1e-45, 1e38, 1e200}) {
+    for (size_t a = 0; a < 4; ++a) {
+      for (size_t b = 0; b < 4; ++b) {
+        auto many = draw_weights<double>(Kind::kGaussian, {1, 200}, 1005);
+        for (size_t i = 64; i < 68; ++i) many.values[i] = 0.1 * static_cast<double>(i - 63);
+        many.values[64 + a] = 1;
+        many.values[64 + b] = 1 + 0x1p-52;
+        for (double& weight : many.values) weight *= scale;
+        EXPECT_EQ(mask_of(solver("magnitude"), many, Pattern(1, 4)),
+                  naive_magnitude(many, Pattern(1, 4)))
+            << scale << ", " << a << " and " << b;
+      }
+    }
+  }
 }
 
 struct SmallTile {
@@ -583,8 +603,8 @@ TEST(Exact4x4, FindsEachFullMaskWhereItIsTheOnlyBest) {
   }
 }
 
-// Floats take the quick path with its proofs, the same numbers as doubles the sums in double: what
-// the proofs accept must be what the sums find, ties included.
+// The quick path with its proofs, and the sums in double alone: what the proofs accept must be what
+// the sums find, ties included.
 struct Draw {
   std::string_view name;
   float (*draw)(const Rng& rng, uint64_t index);
@@ -648,6 +668,14 @@ constexpr std::array kDraws = {
          }},
 };
 
+Mask mask_of_sums_in_double(const Weights<double>& weights, const Pattern& pattern) {
+  Mask mask(weights.shape.outs, weights.shape.ins);
+  const MatrixView<const double> band(weights.data(), 4, weights.shape.ins);
+  exact_4x4_band<double>(band, pattern, std::vector<uint16_t>(chunks_4x4(band.cols), 0xffff), mask,
+                         0);
+  return mask;
+}
+
 TEST(Exact4x4, QuickPathFindsTheMasksOfTheSumsInDoubleOnEveryInstructionSet) {
   struct IsaGuard {
     ~IsaGuard() { restore_isa(); }
@@ -658,15 +686,37 @@ TEST(Exact4x4, QuickPathFindsTheMasksOfTheSumsInDoubleOnEveryInstructionSet) {
     Weights<float> narrow{shape, std::vector<float>(4 * kDrawnCols)};
     for (size_t i = 0; i < narrow.values.size(); ++i) narrow.values[i] = source.draw(rng, i);
     const Weights<double> wide{shape, {narrow.values.begin(), narrow.values.end()}};
+    Weights<double> between = wide;  // up to half the distance between floats away from one
+    for (size_t i = 0; i < between.values.size(); ++i) {
+      between.values[i] *= 1 + 0x1p-24 * (2 * rng.uniform(i) - 1);
+    }
     for (const SmallTile& tile : kTiles4x4) {
       const Pattern pattern(tile.keep, 4);
       SCOPED_TRACE(trace("exact", shape, pattern, source.name, 1250));
       restore_isa();
-      const Mask expected = mask_of(solver("exact"), wide, pattern);
+      const Mask expected = mask_of_sums_in_double(wide, pattern);
+      const Mask expected_between = mask_of_sums_in_double(between, pattern);
       for (const std::string& isa : available_isas()) {
         force_isa(isa);
         ASSERT_EQ(mask_of(solver("exact"), narrow, pattern), expected) << isa;
+        ASSERT_EQ(mask_of(solver("exact"), wide, pattern), expected) << isa;
+        ASSERT_EQ(mask_of(solver("exact"), between, pattern), expected_between) << isa;
       }
+    }
+  }
+}
+
+// Magnitudes that as floats are zero, or infinite.
+TEST(Exact4x4, QuickPathLeavesDoublesBeyondTheFloatsToTheSumsInDouble) {
+  const WeightShape shape{4, 1024};
+  for (const double scale : {1e-320, 1e-300, 0x1p-149, 0x1p-120, 1e38, 1e100, 1e250}) {
+    auto weights = draw_weights<double>(Kind::kGaussian, shape, 1255);
+    for (double& weight : weights.values) weight *= scale;
+    for (const SmallTile& tile : kTiles4x4) {
+      const Pattern pattern(tile.keep, 4);
+      ASSERT_EQ(mask_of(solver("exact"), weights, pattern),
+                mask_of_sums_in_double(weights, pattern))
+          << scale;
     }
   }
 }

@@ -37,6 +37,7 @@ class Mask {
 
   // The words of a row, to write many at once; bits past the last column must stay zero.
   uint64_t* row_words(int64_t row) { return words_.data() + row * words_per_row_; }
+  const uint64_t* row_words(int64_t row) const { return words_.data() + row * words_per_row_; }
 
   int64_t count() const;   // kept weights
   double density() const;  // kept / all; 1 for an empty matrix
@@ -49,6 +50,32 @@ class Mask {
   int64_t cols_ = 0;
   int64_t words_per_row_ = 0;
   std::vector<uint64_t> words_;
+};
+
+// Writes a row from left to right, a few bits at a time, in whole words.
+class MaskRowWriter {
+ public:
+  explicit MaskRowWriter(uint64_t* words) : words_(words) {}  // of the row
+
+  // The lowest `count` bits, 1 <= count <= 64; those above are ignored.
+  void append(uint64_t bits, int count) {
+    assert(count >= 1 && count <= 64);
+    bits &= ~uint64_t{0} >> (64 - count);
+    word_ |= bits << filled_;
+    filled_ += count;
+    if (filled_ < 64) return;
+    *words_++ = word_;
+    filled_ -= 64;
+    word_ = filled_ == 0 ? 0 : bits >> (count - filled_);
+  }
+  void finish() {
+    if (filled_ > 0) *words_ = word_;
+  }
+
+ private:
+  uint64_t* words_;
+  uint64_t word_ = 0;
+  int filled_ = 0;  // bits of word_, fewer than 64
 };
 
 }  // namespace weft

@@ -50,6 +50,27 @@ double weights_packed(ProductKind kind, const LayerShape& shape) {
          static_cast<double>(kind == ProductKind::kBackwardWeight ? shape.tokens : shape.ins);
 }
 
+// Both paths of a SyntheticProduct or SyntheticConv.
+template <typename Synthetic>
+ProductTimes take_turns(Synthetic product) {
+  constexpr double kSampleMs = 0.5;
+  const auto repeats = [&](double once) {
+    return static_cast<int>(std::clamp(kSampleMs / std::max(once, 1e-6), 1.0, 1000.0));
+  };
+  product.run_dense();  // the first call of either sets up more than it computes
+  product.run_sparse();
+  const double dense_once = time_ms(1, [&] { product.run_dense(); });
+  const double sparse_once = time_ms(1, [&] { product.run_sparse(); });
+  const int samples = dense_once + sparse_once > 100.0 ? 3 : 7;
+  std::vector<double> dense, sparse, pack;
+  for (int i = 0; i < samples; ++i) {
+    dense.push_back(time_ms(repeats(dense_once), [&] { product.run_dense(); }));
+    sparse.push_back(time_ms(repeats(sparse_once), [&] { product.run_sparse(); }));
+    pack.push_back(time_ms(1, [&] { product.pack(); }));
+  }
+  return {median(dense), median(sparse), median(pack)};
+}
+
 // Which CPU, as the system calls it.
 std::string cpu_name() {
   std::ifstream file("/proc/cpuinfo");
@@ -114,23 +135,22 @@ Product product_of(ProductKind kind) {
 }
 
 ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern) {
-  SyntheticProduct product(kind, shape, pattern);
-  constexpr double kSampleMs = 0.5;
-  const auto repeats = [&](double once) {
-    return static_cast<int>(std::clamp(kSampleMs / std::max(once, 1e-6), 1.0, 1000.0));
-  };
-  product.run_dense();  // the first call of either sets up more than it computes
-  product.run_sparse();
-  const double dense_once = time_ms(1, [&] { product.run_dense(); });
-  const double sparse_once = time_ms(1, [&] { product.run_sparse(); });
-  const int samples = dense_once + sparse_once > 100.0 ? 3 : 7;
-  std::vector<double> dense, sparse, pack;
-  for (int i = 0; i < samples; ++i) {
-    dense.push_back(time_ms(repeats(dense_once), [&] { product.run_dense(); }));
-    sparse.push_back(time_ms(repeats(sparse_once), [&] { product.run_sparse(); }));
-    pack.push_back(time_ms(1, [&] { product.pack(); }));
-  }
-  return {median(dense), median(sparse), median(pack)};
+  return take_turns(SyntheticProduct(kind, shape, pattern));
+}
+ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern) {
+  check_measurable(shape);
+  return take_turns(SyntheticConv(kind, shape, pattern));
+}
+
+void check_measurable(const ConvShape& shape) {
+  shape.check();
+  constexpr int64_t kMost = int64_t{1} << 31;  // 8 GB
+  const int64_t columns = shape.taps() * shape.group_ins() * shape.positions();
+  WEFT_CHECK(shape.images >= 1 &&
+                 std::max({shape.x_size(), shape.w_size(), shape.y_size(), columns}) <= kMost,
+             "convolution {}: to be measured it needs an image, and tensors of at most 2^31 "
+             "elements",
+             shape.spec());
 }
 
 std::filesystem::path default_calibration_path() {
@@ -147,17 +167,28 @@ std::filesystem::path default_calibration_path() {
 
 Calibration::Calibration(std::filesystem::path path) : path_(std::move(path)) { load(); }
 
-ProductTimes Calibration::measure(ProductKind kind, const LayerShape& shape,
-                                  const Pattern& pattern) {
-  shape.check();
+template <typename Shape>
+ProductTimes Calibration::measured(ProductKind kind, const Shape& shape,
+                                   const std::string& shape_text, const Pattern& pattern) {
   const std::string key = fmt::format("{}/{}/{}/{}/{}", current_isa(), threads(), kind_name(kind),
-                                      pattern.str(), shape.str());
+                                      pattern.str(), shape_text);
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
   const ProductTimes times = measure_product(kind, shape, pattern);
   known_.emplace(key, times);
   save();
   return times;
+}
+
+ProductTimes Calibration::measure(ProductKind kind, const LayerShape& shape,
+                                  const Pattern& pattern) {
+  shape.check();
+  return measured(kind, shape, shape.str(), pattern);
+}
+ProductTimes Calibration::measure(ProductKind kind, const ConvShape& shape,
+                                  const Pattern& pattern) {
+  check_measurable(shape);
+  return measured(kind, shape, shape.spec(), pattern);
 }
 
 bool Calibration::covers(const LayerShape& shape) {

@@ -1,4 +1,6 @@
 // Calibration: how long dense and sparse products take on this machine, measured once and kept.
+// Layers are predicted from a few shapes; a convolution is measured as it is, for there is no
+// telling one from another.
 //
 // Times depend on the CPU, the instruction set, the number of threads, the kind of product and the
 // pattern. They are kept in one JSON file in the user's cache directory, which is forgotten when
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "weft/core/pattern.h"
+#include "weft/kernel/conv_shape.h"
 #include "weft/kernel/kernels.h"
 
 namespace weft {
@@ -53,6 +56,11 @@ std::span<const LayerShape> model_shapes();
 
 // Times both paths, taking turns; medians.
 ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
+ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
+
+// Error unless there is an image, and no tensor of the convolution, nor the columns of an image,
+// has more than 2^31 elements.
+void check_measurable(const ConvShape& shape);
 
 // $XDG_CACHE_HOME/weft/calibration.json, or ~/.cache/weft/calibration.json; empty without a home.
 std::filesystem::path default_calibration_path();
@@ -69,13 +77,17 @@ class Calibration {
   ProductTimes predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
   // At the shape itself, measured now if it is not known.
   ProductTimes measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
+  ProductTimes measure(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
 
  private:
+  template <typename Shape>
+  ProductTimes measured(ProductKind kind, const Shape& shape, const std::string& shape_text,
+                        const Pattern& pattern);
   void load();
   void save() const;
 
   std::filesystem::path path_;
-  // "<isa>/<threads>/<kind>/<pattern>/<shape>"
+  // "<isa>/<threads>/<kind>/<pattern>/<shape>", the shape as LayerShape::str() or ConvShape::spec()
   std::map<std::string, ProductTimes> known_;
 };
 

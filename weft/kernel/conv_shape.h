@@ -12,6 +12,7 @@
 #include <compare>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "weft/core/weight_shape.h"
 
@@ -52,6 +53,12 @@ struct ConvShape {
   double flops() const;  // of one product, taps over padding counted
 
   std::string str() const;  // "8x64x56x56 -> 128, kernel 3x3, stride 2x2, ..."
+
+  // IMAGESxINSxHEIGHTxWIDTH:OUTSxKHxKW, then what is not the default: "8x64x56x56:128x3x3,
+  // stride=2,pad=1" (without the space), or "stride=2x1" where the axes differ. parse() takes
+  // stride, pad, dilation and groups in any order, and checks the shape.
+  std::string spec() const;
+  static ConvShape parse(std::string_view text);
 };
 
 }  // namespace weft

@@ -23,9 +23,13 @@ ProductKind kind_of(Product product, bool transposable) {
 }
 
 // Packing that one product has to pay for.
-double packs_per_product(const PlanRequest& request, Product product) {
+double packs_per_product(int products_per_pack, Product product) {
   if (product == Product::kBackwardWeight) return 1.0;
-  return request.products_per_pack == 0 ? 0.0 : 1.0 / request.products_per_pack;
+  return products_per_pack == 0 ? 0.0 : 1.0 / products_per_pack;
+}
+
+double ratio(const ProductTimes& times, double packs) {
+  return times.dense / (times.sparse + packs * times.pack);
 }
 
 Choice parse_choice(const Json& value) {
@@ -50,13 +54,25 @@ PlanMode parse_plan_mode(std::string_view text) {
 Planner::Planner(PlanMode mode, std::filesystem::path cache)
     : mode_(mode), calibration_(std::move(cache)) {}
 
-Planner::Key Planner::key_of(const PlanRequest& request) {
-  // Not the threads: a run is repeated with other threads too.
-  return fmt::format("{}/{}{}/{}", request.shape.str(), request.pattern.str(),
-                     request.transposable ? "T" : "", request.products_per_pack);
+void Planner::time(const PlanRequest& request, double packs, ProductPlan& plan) {
+  const bool covered = Calibration::covers(request.shape);
+  if (covered) {
+    plan.predicted = calibration_.predict(plan.kind, request.shape, request.pattern);
+    plan.times = *plan.predicted;
+    const double found = ratio(plan.times, packs);
+    if (found >= kClear || found <= 1.0 / kClear) return;
+  }
+  plan.times = calibration_.measure(plan.kind, request.shape, request.pattern);
+  plan.measured = true;
 }
 
-ProductPlan Planner::decide(const PlanRequest& request, Product product) {
+void Planner::time(const ConvRequest& request, double, ProductPlan& plan) {
+  plan.times = calibration_.measure(plan.kind, request.conv, request.pattern);
+  plan.measured = true;
+}
+
+template <typename Request>
+ProductPlan Planner::decide(const Request& request, Product product) {
   ProductPlan plan;
   plan.kind = kind_of(product, request.transposable);
   if (request.pattern.keep() == request.pattern.group()) {
@@ -69,35 +85,26 @@ ProductPlan Planner::decide(const PlanRequest& request, Product product) {
     plan.reason = "asked for";
     return plan;
   }
-  const double packs = packs_per_product(request, product);
-  const auto ratio = [&] {
-    return plan.times.dense / (plan.times.sparse + packs * plan.times.pack);
-  };
-  const bool covered = Calibration::covers(request.shape);
-  if (covered) {
-    plan.predicted = calibration_.predict(plan.kind, request.shape, request.pattern);
-    plan.times = *plan.predicted;
-  }
-  if (!covered || (ratio() < kClear && ratio() > 1.0 / kClear)) {
-    plan.times = calibration_.measure(plan.kind, request.shape, request.pattern);
-    plan.measured = true;
-  }
-  plan.choice = ratio() > kMargin ? Choice::kSparse : Choice::kDense;
+  const double packs = packs_per_product(request.products_per_pack, product);
+  time(request, packs, plan);
+  const double found = ratio(plan.times, packs);
+  plan.choice = found > kMargin ? Choice::kSparse : Choice::kDense;
   plan.reason =
       fmt::format("{}: dense / (sparse{}) = {:.2f}", plan.measured ? "measured" : "predicted",
-                  packs > 0 ? " + packing" : "", ratio());
+                  packs > 0 ? " + packing" : "", found);
   return plan;
 }
 
-LayerPlan Planner::plan(const PlanRequest& request) {
-  request.shape.check();
+template <typename Request>
+LayerPlan Planner::plan_products(const Request& request, const std::string& shape) {
   WEFT_CHECK(request.products_per_pack >= 0, "{} products per packing: it must not be negative",
              request.products_per_pack);
-  const Key key = key_of(request);
+  // Not the threads: a run is repeated with other threads too.
+  const std::string key = fmt::format("{}/{}{}/{}", shape, request.pattern.str(),
+                                      request.transposable ? "T" : "", request.products_per_pack);
   const auto known = choices_.find(key);
   WEFT_CHECK(!only_saved_ || known != choices_.end(),
-             "the saved plan has nothing for a layer of {} at {}", request.shape.str(),
-             request.pattern.str());
+             "the saved plan has nothing for a layer of {} at {}", shape, request.pattern.str());
   LayerPlan plan;
   for (const Product product : kProducts) {
     ProductPlan& one = plan.products[static_cast<size_t>(product)];
@@ -111,6 +118,16 @@ LayerPlan Planner::plan(const PlanRequest& request) {
   }
   choices_[key] = {plan.products[0].choice, plan.products[1].choice, plan.products[2].choice};
   return plan;
+}
+
+LayerPlan Planner::plan(const PlanRequest& request) {
+  request.shape.check();
+  return plan_products(request, request.shape.str());
+}
+
+LayerPlan Planner::plan(const ConvRequest& request) {
+  check_measurable(request.conv);
+  return plan_products(request, request.conv.spec());
 }
 
 std::string Planner::saved() const {

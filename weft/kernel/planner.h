@@ -7,8 +7,8 @@
 // It decides from a measured model: for the instruction set, the number of threads, the kind of
 // product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
 // calibration.h), and times of other shapes are interpolated. Where the model sees less than a
-// clear difference, or does not cover the shape, the shape itself is measured. Sparse is chosen
-// only if it wins with its packing counted in.
+// clear difference, or does not cover the shape, the shape itself is measured; so is every
+// convolution. Sparse is chosen only if it wins with its packing counted in.
 //
 // A run that is to be repeated to the bit saves the plans and gives them back: see `saved`.
 #pragma once
@@ -38,6 +38,14 @@ struct PlanRequest {
   int products_per_pack = 1;
 };
 
+// A convolution: masks and packs as in sparse_conv.h.
+struct ConvRequest {
+  ConvShape conv;
+  Pattern pattern;
+  bool transposable = false;  // as above
+  int products_per_pack = 1;
+};
+
 struct ProductPlan {
   Choice choice = Choice::kDense;
   ProductKind kind = ProductKind::kForward;
@@ -64,6 +72,7 @@ class Planner {
                    std::filesystem::path cache = default_calibration_path());
 
   LayerPlan plan(const PlanRequest& request);
+  LayerPlan plan(const ConvRequest& request);
 
   // The choices made so far, and a planner that repeats them: a request that is not among them is
   // an Error.
@@ -71,15 +80,19 @@ class Planner {
   static Planner from_saved(std::string_view json);
 
  private:
-  using Key = std::string;
-  static Key key_of(const PlanRequest& request);
+  template <typename Request>
+  LayerPlan plan_products(const Request& request, const std::string& shape);
+  template <typename Request>
+  ProductPlan decide(const Request& request, Product product);
 
-  ProductPlan decide(const PlanRequest& request, Product product);
+  // Fills in the times that decide, when each product pays for `packs` packings.
+  void time(const PlanRequest& request, double packs, ProductPlan& plan);
+  void time(const ConvRequest& request, double packs, ProductPlan& plan);
 
   PlanMode mode_;
   bool only_saved_ = false;
   Calibration calibration_;
-  std::map<Key, std::array<Choice, 3>> choices_;
+  std::map<std::string, std::array<Choice, 3>> choices_;  // "<shape>/<pattern>[T]/<per pack>"
 };
 
 }  // namespace weft

@@ -174,6 +174,9 @@ PackedConv pack_conv_transposed(const float* weights, const Mask& mask, const Co
   shape.check();
   PanelOptions whole = options;
   whole.segment = 0;
+  if (shape.group_ins() % options.pattern.block() != 0) {  // a block would go on in the next tap
+    whole.pattern = Pattern(options.pattern.keep(), options.pattern.group());
+  }
   return pack_groups(weights, mask, shape, [&](MatrixView<const float> w, const Mask& m) {
     return pack_panels_transposed(w, m, whole);
   });

@@ -26,7 +26,8 @@ namespace weft {
 using PackedConv = std::vector<PackedMatrix>;
 
 // weights: [outs, group_ins, kernel_h, kernel_w]; mask: [outs, group_ins * taps], as they lie.
-// `segment` of the options is set here.
+// `segment` of the options is set here. The rows of Wᵀ that share are inputs of one tap; if blocks
+// of them do not fit a tap, rows are packed as if none shared.
 PackedConv pack_conv(const float* weights, const Mask& mask, const ConvShape& shape,
                      const PanelOptions& options);
 PackedConv pack_conv_transposed(const float* weights, const Mask& mask, const ConvShape& shape,

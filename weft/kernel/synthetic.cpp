@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "weft/kernel/dense_conv.h"
 #include "weft/kernel/sparse.h"
 
 namespace weft {
@@ -39,6 +40,43 @@ Sides sides(ProductKind kind, const LayerShape& s) {
     case Product::kBackwardWeight: return {s.tokens, s.ins, s.tokens, s.outs, s.outs, s.ins};
   }
   return {};
+}
+
+// Sets the bits of `part` at [row, col] of `whole`.
+void put_part(const Mask& part, Mask& whole, int64_t row, int64_t col) {
+  for (int64_t r = 0; r < part.rows(); ++r) {
+    for (int64_t c = 0; c < part.cols(); c += 64) {
+      const int width = static_cast<int>(std::min<int64_t>(64, part.cols() - c));
+      whole.put_bits(row + r, col + c, width, part.bits(r, c, width));
+    }
+  }
+}
+
+// N:M along inputs or along outputs, each tap and group of channels for itself.
+Mask random_filter_mask(const ConvShape& s, const Pattern& pattern, bool along_outs) {
+  Mask mask(s.outs, s.taps() * s.group_ins());
+  uint64_t seed = 3;
+  for (int64_t g = 0; g < s.groups; ++g) {
+    for (int64_t tap = 0; tap < s.taps(); ++tap, ++seed) {
+      put_part(along_outs ? random_mask(s.group_ins(), s.group_outs(), pattern, seed).transposed()
+                          : random_mask(s.group_outs(), s.group_ins(), pattern, seed),
+               mask, g * s.group_outs(), tap * s.group_ins());
+    }
+  }
+  return tensor_order(mask, s.weight_shape());
+}
+
+// N:M along the positions of each image.
+Mask random_gradient_mask(const ConvShape& s, const Pattern& pattern) {
+  Mask mask(s.outs, s.images * s.positions());
+  uint64_t seed = 3;
+  for (int64_t g = 0; g < s.groups; ++g) {
+    for (int64_t image = 0; image < s.images; ++image, ++seed) {
+      put_part(random_mask(s.group_outs(), s.positions(), pattern, seed), mask, g * s.group_outs(),
+               image * s.positions());
+    }
+  }
+  return mask;
 }
 
 }  // namespace
@@ -119,6 +157,72 @@ void SyntheticProduct::run_sparse() {
   call.packed = &packed_;
   call.result = result();
   multiply(call);
+}
+
+SyntheticConv::SyntheticConv(ProductKind kind, const ConvShape& shape, const Pattern& pattern)
+    : kind_(kind), shape_(shape), options_{pattern, {}} {
+  shape.check();
+  const Product product = product_of(kind);
+  const int64_t x = shape.x_size(), w = shape.w_size(), y = shape.y_size();
+  activations_ = random_values(product == Product::kBackwardData ? y : x, 1);
+  operand_ = random_values(product == Product::kBackwardWeight ? y : w, 2);
+  result_.resize(static_cast<size_t>(product == Product::kForward        ? y
+                                     : product == Product::kBackwardData ? x
+                                                                         : w));
+  mask_ = product == Product::kBackwardWeight
+              ? random_gradient_mask(shape, pattern)
+              : random_filter_mask(shape, pattern, kind == ProductKind::kBackwardData);
+  if (kind == ProductKind::kBackwardDataRagged) {  // and nothing is shared along the other axis
+    options_.pattern = Pattern(pattern.keep(), pattern.group());
+    options_.ragged = true;
+  }
+  options_.tile = tile_for(options_.pattern);
+  pack();
+}
+
+void SyntheticConv::pack() {
+  switch (product_of(kind_)) {
+    case Product::kForward: packed_ = pack_conv(operand_.data(), mask_, shape_, options_); break;
+    case Product::kBackwardData:
+      packed_ = pack_conv_transposed(operand_.data(), mask_, shape_, options_);
+      break;
+    case Product::kBackwardWeight:
+      packed_ = pack_conv_gradient(operand_.data(), mask_, shape_, options_);
+      break;
+  }
+}
+
+void SyntheticConv::prune_operand() {
+  // A mask of G has the positions of all images in one row; in G the images come first.
+  const bool gradient = product_of(kind_) == Product::kBackwardWeight;
+  const int64_t run = gradient ? shape_.positions() : mask_.cols();
+  for (int64_t i = 0; i < static_cast<int64_t>(operand_.size()); ++i) {
+    const int64_t image = gradient ? i / run / shape_.outs : 0;
+    if (!mask_.at(i / run % shape_.outs, image * run + i % run))
+      operand_[static_cast<size_t>(i)] = 0;
+  }
+}
+
+void SyntheticConv::run_dense() {
+  const float *a = activations_.data(), *b = operand_.data();
+  switch (product_of(kind_)) {
+    case Product::kForward: return dense_conv_forward(shape_, a, b, nullptr, 0, result_.data());
+    case Product::kBackwardData: return dense_conv_backward_data(shape_, a, b, 0, result_.data());
+    case Product::kBackwardWeight:
+      return dense_conv_backward_weight(shape_, b, a, 0, result_.data());
+  }
+}
+
+void SyntheticConv::run_sparse() {
+  const float* a = activations_.data();
+  switch (product_of(kind_)) {
+    case Product::kForward:
+      return sparse_conv_forward(shape_, a, packed_, nullptr, 0, result_.data());
+    case Product::kBackwardData:
+      return sparse_conv_backward_data(shape_, a, packed_, 0, result_.data());
+    case Product::kBackwardWeight:
+      return sparse_conv_backward_weight(shape_, packed_, a, 0, result_.data());
+  }
 }
 
 }  // namespace weft

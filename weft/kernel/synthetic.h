@@ -5,6 +5,7 @@
 
 #include "weft/core/mask.h"
 #include "weft/kernel/calibration.h"
+#include "weft/kernel/sparse_conv.h"
 #include "weft/pack/pack.h"
 
 namespace weft {
@@ -34,6 +35,28 @@ class SyntheticProduct {
   std::vector<float> activations_, operand_, result_;
   Mask mask_;
   PackedMatrix packed_;
+};
+
+// The same for a convolution.
+class SyntheticConv {
+ public:
+  SyntheticConv(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
+
+  void run_dense();
+  void run_sparse();
+  void pack();
+
+  void prune_operand();  // makes what the mask does not keep zero: then both paths agree
+
+  const std::vector<float>& result() const { return result_; }
+
+ private:
+  ProductKind kind_;
+  ConvShape shape_;
+  PanelOptions options_;
+  std::vector<float> activations_, operand_, result_;
+  Mask mask_;
+  PackedConv packed_;
 };
 
 }  // namespace weft

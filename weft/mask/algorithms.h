@@ -26,9 +26,10 @@ void exact_4x4_band(MatrixView<const T> band, const Pattern& pattern,
                     std::span<const uint16_t> wanted, Mask& mask, int64_t first_row);
 
 // Sets the bits of tiles in `unsure`, which comes as zeros, that it leaves to exact_4x4_band.
-// Returns false if a weight is not finite; then the mask is not to be used.
-bool quick_4x4_band(MatrixView<const float> band, const Pattern& pattern,
-                    std::span<uint16_t> unsure, Mask& mask, int64_t first_row);
+// Returns false if a weight is not finite, or no finite float; then the mask is not to be used.
+template <typename T>
+bool quick_4x4_band(MatrixView<const T> band, const Pattern& pattern, std::span<uint16_t> unsure,
+                    Mask& mask, int64_t first_row);
 
 // One tile of any shape. `kept` comes in as zeros.
 void exact_tile(const Tile& tile, TileMask& kept);

@@ -136,13 +136,31 @@ void MagnitudeBandF64(MatrixView<const double> band, const Pattern& pattern, int
 }
 
 // Groups of four in whole words of the mask: up to column cols / 64 * 64. Returns false, and leaves
-// all to do, if one of these weights is not finite.
+// all to do, if one of these floats is not finite.
+//
+// Doubles are compared as floats: rounding keeps the order of those that stay different. A word in
+// which two of a group become equal is left to the doubles themselves.
 #if HWY_TARGET == HWY_SCALAR  // one lane, nothing to turn
-bool MagnitudeOf4(MatrixView<const float>, int, Mask&, int64_t) { return false; }
+template <typename T>
+bool MagnitudeOf4(MatrixView<const T>, const Pattern&, Mask&, int64_t) {
+  return false;
+}
 #else
-bool MagnitudeOf4(MatrixView<const float> band, int keep, Mask& mask, int64_t first_row) {
-  const hn::CappedTag<float, 16> df;
-  const hn::RebindToSigned<decltype(df)> di;
+using DF = hn::CappedTag<float, 16>;
+
+HWY_INLINE hn::VFromD<DF> LoadFloats(const float* from) { return hn::LoadU(DF(), from); }
+HWY_INLINE hn::VFromD<DF> LoadFloats(const double* from) {
+  const hn::Half<DF> half;
+  const hn::Rebind<double, decltype(half)> d;
+  const auto lower = hn::DemoteTo(half, hn::LoadU(d, from));
+  const auto upper = hn::DemoteTo(half, hn::LoadU(d, from + hn::Lanes(d)));
+  return hn::Combine(DF(), upper, lower);
+}
+
+template <typename T>
+bool MagnitudeOf4(MatrixView<const T> band, const Pattern& pattern, Mask& mask, int64_t first_row) {
+  const DF df;
+  const hn::RebindToSigned<DF> di;
   const size_t lanes = hn::Lanes(df);
   // Finite magnitudes compare like their bits. An equal one wins if it stands before, as if its
   // bits were one more: so it does after a turn by t in the last t lanes.
@@ -150,33 +168,53 @@ bool MagnitudeOf4(MatrixView<const float> band, int keep, Mask& mask, int64_t fi
   const auto before1 = hn::LoadDup128(di, kBefore[0]);
   const auto before2 = hn::LoadDup128(di, kBefore[1]);
   const auto before3 = hn::LoadDup128(di, kBefore[2]);
-  const auto limit = hn::Set(di, -keep);
+  const auto limit = hn::Set(di, -pattern.keep());
   auto largest = hn::Zero(di);
   for (int64_t r = 0; r < band.rows; ++r) {
     uint64_t* words = mask.row_words(first_row + r);
-    for (int64_t word = 0; word < band.cols / 64; ++word) {
+    for (int64_t col = 0; col + 64 <= band.cols; col += 64) {
       uint64_t kept = 0;
+      auto ties = hn::Zero(di);
       for (size_t c = 0; c < 64; c += lanes) {
-        const auto w = hn::BitCast(
-            di, hn::Abs(hn::LoadU(df, band.row(r) + 64 * word + static_cast<int64_t>(c))));
-        largest = hn::Max(largest, w);
+        const T* from = band.row(r) + col + static_cast<int64_t>(c);
+        const auto w = hn::BitCast(di, hn::Abs(LoadFloats(from)));
+        const auto turned1 = hn::Shuffle0321(w), turned2 = hn::Shuffle1032(w);
         const auto wins = [&](auto other, auto before) HWY_ATTR {
           return hn::VecFromMask(di, hn::Gt(other, hn::Sub(w, before)));
         };
-        const auto beaten_by = hn::Add(  // counted in -1
-            hn::Add(wins(hn::Shuffle0321(w), before1), wins(hn::Shuffle1032(w), before2)),
-            wins(hn::Shuffle2103(w), before3));
+        const auto beaten_by =  // counted in -1
+            hn::Add(hn::Add(wins(turned1, before1), wins(turned2, before2)),
+                    wins(hn::Shuffle2103(w), before3));
         uint8_t bits[8] = {};
         hn::StoreMaskBits(di, hn::Gt(beaten_by, limit), bits);
         for (size_t b = 0; 8 * b < lanes; ++b) kept |= uint64_t{bits[b]} << (c + 8 * b);
+        if constexpr (sizeof(T) == 4) {
+          largest = hn::Max(largest, w);
+        } else {
+          const auto equal = hn::Or(hn::Eq(turned1, w), hn::Eq(turned2, w));
+          ties = hn::Or(ties, hn::VecFromMask(di, equal));
+        }
       }
-      words[word] = kept;
+      words[col / 64] = kept;
+      if (sizeof(T) == 8 && HWY_UNLIKELY(!hn::AllTrue(di, hn::Eq(ties, hn::Zero(di))))) {
+        const MatrixView<const T> to_the_word(band.row(r), 1, col + 64, band.row_stride);
+        MagnitudeBand(to_the_word, pattern, col, mask, first_row + r);
+      }
     }
   }
   constexpr int32_t kLargest = std::bit_cast<int32_t>(std::numeric_limits<float>::max());
   return hn::AllFalse(di, hn::Gt(largest, hn::Set(di, kLargest)));
 }
 #endif
+
+bool MagnitudeOf4F32(MatrixView<const float> band, const Pattern& pattern, Mask& mask,
+                     int64_t first_row) {
+  return MagnitudeOf4(band, pattern, mask, first_row);
+}
+bool MagnitudeOf4F64(MatrixView<const double> band, const Pattern& pattern, Mask& mask,
+                     int64_t first_row) {
+  return MagnitudeOf4(band, pattern, mask, first_row);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
@@ -187,14 +225,15 @@ namespace weft {
 
 HWY_EXPORT(MagnitudeBandF32);
 HWY_EXPORT(MagnitudeBandF64);
-HWY_EXPORT(MagnitudeOf4);
+HWY_EXPORT(MagnitudeOf4F32);
+HWY_EXPORT(MagnitudeOf4F64);
 
 template <>
 void magnitude_band(MatrixView<const float> band, const Pattern& pattern, Mask& mask,
                     int64_t first_row) {
   int64_t done = 0;
   if (pattern.group() == 4 &&
-      HWY_DYNAMIC_DISPATCH(MagnitudeOf4)(band, pattern.keep(), mask, first_row)) {
+      HWY_DYNAMIC_DISPATCH(MagnitudeOf4F32)(band, pattern, mask, first_row)) {
     done = band.cols / 64 * 64;
   }
   if (unusable_weight(band.cols_from(done, band.cols - done))) require_usable(band, first_row);
@@ -203,7 +242,12 @@ void magnitude_band(MatrixView<const float> band, const Pattern& pattern, Mask& 
 template <>
 void magnitude_band(MatrixView<const double> band, const Pattern& pattern, Mask& mask,
                     int64_t first_row) {
-  HWY_DYNAMIC_DISPATCH(MagnitudeBandF64)(band, pattern, 0, mask, first_row);
+  int64_t done = 0;
+  if (pattern.group() == 4 &&
+      HWY_DYNAMIC_DISPATCH(MagnitudeOf4F64)(band, pattern, mask, first_row)) {
+    done = band.cols / 64 * 64;
+  }
+  HWY_DYNAMIC_DISPATCH(MagnitudeBandF64)(band, pattern, done, mask, first_row);
 }
 
 }  // namespace weft

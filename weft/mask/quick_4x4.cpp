@@ -1,5 +1,5 @@
-// quick at 1:4, 2:4 and 3:4: whole 4 x 4 tiles of floats, one per lane, in 32-bit integers, with a
-// proof for each tile that its mask is the only best one. Tiles without the proof are left to the
+// quick at 1:4, 2:4 and 3:4: whole 4 x 4 tiles, one per lane, in 32-bit integers, with a proof for
+// each tile that its mask is the only best one. Tiles without the proof are left to the
 // sums in double of exact_4x4.cpp, so both files together give the masks of that one alone.
 //
 // The score. Let e be 2 m - 1 for a full 2:4 mask m, 4 m - 1 for a 1:4 one, and q the magnitudes.
@@ -23,10 +23,12 @@
 // found by max() alone, and a table gives the mask of its code.
 //
 // The proof. s |w| is rounded to a whole number q / 2^7 < 2^20.2, s being about 2^20 / max |w| of
-// the tile. An error is at most 1/2 + 1/16, the latter where there is no fused multiply-add, and
-// sum |e| is 16 or 24: in units of 2^7, V is wrong by at most 13.5, and 1 for the code. Hence, if
-// V exceeds the second best by 2 * 14.5 or more, so does s times the true score by more than 0,
-// and more than double rounding, which is 2^-28 here, could change. |V| < 12 * 2^20.2 * 2^7 fits.
+// the tile. An error is at most 1/2 + 1/16 + 1/13, the second where there is no fused multiply-add,
+// the third where w was a double and became a float first: 2^-24 of s |w|, or for the least of
+// floats 2^-150 s, s being at most 2^120. sum |e| is 16 or 24: in units of 2^7, V is wrong by less
+// than 15.4, and 1 for the code. Hence, if V exceeds the second best by 33 or more, so does s times
+// the true score by more than 0.2, and more than double rounding, which is 2^-28 here, could
+// change. |V| < 12 * 2^20.2 * 2^7 fits.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/mask/quick_4x4.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -53,7 +55,7 @@ using VI = hn::VFromD<DI>;
 
 constexpr int kCodeBits = 7;
 constexpr uint32_t kUnsure = 1 << kCodeBits;
-constexpr int32_t kMargin = 29 << kCodeBits;
+constexpr int32_t kMargin = 33 << kCodeBits;
 
 // Of D, E and S, per column; found by trying at random.
 using Bias = std::array<std::array<int32_t, 4>, 3>;
@@ -286,9 +288,25 @@ HWY_INLINE void PassChunk(const float* HWY_RESTRICT rows, int64_t stride, VI& wo
   }
 }
 
-template <int kKeep>
-bool Quick4x4(MatrixView<const float> band, std::span<uint16_t> unsure, Mask& mask,
-              int64_t first_row) {
+HWY_INLINE void CopyRow(const float* HWY_RESTRICT from, int64_t count, float* HWY_RESTRICT to) {
+  std::copy_n(from, count, to);
+}
+// A magnitude beyond the floats becomes infinite.
+HWY_INLINE void CopyRow(const double* HWY_RESTRICT from, int64_t count, float* HWY_RESTRICT to) {
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> df;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t c = 0;
+  for (; c + lanes <= count; c += lanes) {
+    hn::StoreU(hn::DemoteTo(df, hn::LoadU(d, from + c)), df, to + c);
+  }
+  for (; c < count; ++c) {
+    to[c] = hn::GetLane(hn::DemoteTo(df, hn::Set(d, from[c])));
+  }
+}
+
+template <int kKeep, typename T>
+bool Quick4x4(MatrixView<const T> band, std::span<uint16_t> unsure, Mask& mask, int64_t first_row) {
   const DI di;
   const MaskTable& masks = kMasks[kKeep - 1];
   const int64_t whole = band.cols / 4 * 4;
@@ -302,12 +320,13 @@ bool Quick4x4(MatrixView<const float> band, std::span<uint16_t> unsure, Mask& ma
   for (size_t chunk = 0; chunk < unsure.size(); ++chunk) {
     const auto col = static_cast<int64_t>(chunk) * kChunk;
     const int64_t count = HWY_MIN(whole - col, kChunk);
-    const float* rows = band.data + col;
-    int64_t stride = band.row_stride;
-    if (HWY_UNLIKELY(count < kChunk)) {
-      for (int64_t r = 0; r < 4; ++r) std::copy_n(rows + r * stride, count, padded + r * kChunk);
-      rows = padded;
-      stride = kChunk;
+    const float* rows = padded;
+    int64_t stride = kChunk;
+    if (std::is_same_v<T, double> || count < kChunk) {
+      for (int64_t r = 0; r < 4; ++r) CopyRow(band.row(r) + col, count, padded + r * kChunk);
+    } else if constexpr (std::is_same_v<T, float>) {
+      rows = band.data + col;
+      stride = band.row_stride;
     }
     // Where most tiles are full of ties, next to them there are more: do not try all of them.
     if (HWY_UNLIKELY(hopeless > 0)) {
@@ -335,7 +354,8 @@ bool Quick4x4(MatrixView<const float> band, std::span<uint16_t> unsure, Mask& ma
   return hn::AllFalse(di, hn::Gt(worst, hn::Set(di, kLargest)));
 }
 
-bool Quick4x4Band(MatrixView<const float> band, int keep, std::span<uint16_t> unsure, Mask& mask,
+template <typename T>
+bool Quick4x4Band(MatrixView<const T> band, int keep, std::span<uint16_t> unsure, Mask& mask,
                   int64_t first_row) {
   if (keep == 1) return Quick4x4<1>(band, unsure, mask, first_row);
   if (keep == 2) return Quick4x4<2>(band, unsure, mask, first_row);
@@ -344,12 +364,22 @@ bool Quick4x4Band(MatrixView<const float> band, int keep, std::span<uint16_t> un
 
 #else  // one lane, so there is no row of a tile to shuffle: all is left to the sums in double
 
-bool Quick4x4Band(MatrixView<const float> band, int, std::span<uint16_t> unsure, Mask&, int64_t) {
+template <typename T>
+bool Quick4x4Band(MatrixView<const T> band, int, std::span<uint16_t> unsure, Mask&, int64_t) {
   std::fill(unsure.begin(), unsure.end(), uint16_t{0xffff});
   return !unusable_weight(band);
 }
 
 #endif
+
+bool Quick4x4BandF32(MatrixView<const float> band, int keep, std::span<uint16_t> unsure, Mask& mask,
+                     int64_t first_row) {
+  return Quick4x4Band(band, keep, unsure, mask, first_row);
+}
+bool Quick4x4BandF64(MatrixView<const double> band, int keep, std::span<uint16_t> unsure,
+                     Mask& mask, int64_t first_row) {
+  return Quick4x4Band(band, keep, unsure, mask, first_row);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
@@ -358,11 +388,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft {
 
-HWY_EXPORT(Quick4x4Band);
+HWY_EXPORT(Quick4x4BandF32);
+HWY_EXPORT(Quick4x4BandF64);
 
+template <>
 bool quick_4x4_band(MatrixView<const float> band, const Pattern& pattern,
                     std::span<uint16_t> unsure, Mask& mask, int64_t first_row) {
-  return HWY_DYNAMIC_DISPATCH(Quick4x4Band)(band, pattern.keep(), unsure, mask, first_row);
+  return HWY_DYNAMIC_DISPATCH(Quick4x4BandF32)(band, pattern.keep(), unsure, mask, first_row);
+}
+template <>
+bool quick_4x4_band(MatrixView<const double> band, const Pattern& pattern,
+                    std::span<uint16_t> unsure, Mask& mask, int64_t first_row) {
+  return HWY_DYNAMIC_DISPATCH(Quick4x4BandF64)(band, pattern.keep(), unsure, mask, first_row);
 }
 
 }  // namespace weft

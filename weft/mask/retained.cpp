@@ -103,9 +103,9 @@ double transposable_bound(const T* weights, const WeightShape& shape, const Patt
     const int64_t first = item * block, rows = std::min(block, shape.outs - first);
     const MatrixView<const T> whole(weights + first * shape.cols(), rows, shape.cols());
     require_usable(whole, first);
+    const std::vector<T> taken = take_taps(whole, shape);
     for (int64_t tap = 0; tap < shape.taps; ++tap) {
-      const std::vector<T> taken = take_tap(whole, shape, tap);
-      const MatrixView<const T> matrix(taken.data(), rows, shape.ins);
+      const MatrixView<const T> matrix(taken.data() + tap * rows * shape.ins, rows, shape.ins);
       const Pattern plain(pattern.keep(), pattern.group());
       bounds[static_cast<size_t>(item)] +=
           pattern.share() == 1 ? matrix_bound(matrix, plain)

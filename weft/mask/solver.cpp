@@ -30,7 +30,7 @@ void tiles_band(MatrixView<const T> band, const Pattern& pattern, Mask& mask, in
 void whole_4x4(MatrixView<const float> band, const Pattern& pattern, Mask& mask,
                int64_t first_row) {
   std::vector<uint16_t> unsure(chunks_4x4(band.cols));
-  const bool finite = quick_4x4_band(band, pattern, unsure, mask, first_row);
+  const bool finite = quick_4x4_band<float>(band, pattern, unsure, mask, first_row);
   const int64_t left = band.cols % 4;
   const bool left_too = !unusable_weight(band.cols_from(band.cols - left, left));
   if (!finite || !left_too) require_usable(band, first_row);
@@ -38,8 +38,10 @@ void whole_4x4(MatrixView<const float> band, const Pattern& pattern, Mask& mask,
 }
 void whole_4x4(MatrixView<const double> band, const Pattern& pattern, Mask& mask,
                int64_t first_row) {
-  const std::vector<uint16_t> all(chunks_4x4(band.cols), 0xffff);
-  exact_4x4_band<double>(band, pattern, all, mask, first_row);
+  std::vector<uint16_t> unsure(chunks_4x4(band.cols));
+  const bool as_floats = quick_4x4_band<double>(band, pattern, unsure, mask, first_row);
+  if (!as_floats) std::fill(unsure.begin(), unsure.end(), uint16_t{0xffff});
+  exact_4x4_band<double>(band, pattern, unsure, mask, first_row);
 }
 
 template <typename T>
@@ -89,19 +91,28 @@ void solve_block(const Solver& solver, MatrixView<const T> block, const Pattern&
                  Mask& mask, int64_t first_row) {
   if (pattern.share() == 1) return solve_rows(solver, block, pattern, mask, first_row);
   const SharedSums sums(block, pattern, solver.transposable);
+  if (!sums.finite()) require_usable(block, first_row);
   Mask shared(sums.view().rows, sums.view().cols);
   solve_rows(solver, sums.view(), Pattern(pattern.keep(), pattern.group()), shared, 0);
   sums.expand(shared, mask, first_row);
 }
 
-// block: [rows, shape.cols()]; the mask of one tap of it: [rows, shape.ins].
+// block: [rows, shape.cols()], every tap for itself.
 template <typename T>
-Mask solve_tap(const Solver& solver, MatrixView<const T> block, const WeightShape& shape,
-               int64_t tap, const Pattern& pattern) {
-  const std::vector<T> taken = take_tap(block, shape, tap);
-  Mask of_tap(block.rows, shape.ins);
-  solve_block(solver, MatrixView<const T>(taken.data(), block.rows, shape.ins), pattern, of_tap, 0);
-  return of_tap;
+void solve_taps(const Solver& solver, MatrixView<const T> block, const WeightShape& shape,
+                const Pattern& pattern, Mask& mask, int64_t first_row) {
+  const std::vector<T> taken = take_taps(block, shape);
+  Mask of_taps(shape.taps * block.rows, shape.ins);
+  try {
+    for (int64_t tap = 0; tap < shape.taps; ++tap) {
+      const int64_t first = tap * block.rows;
+      const MatrixView<const T> one(taken.data() + first * shape.ins, block.rows, shape.ins);
+      solve_block(solver, one, pattern, of_taps, first);
+    }
+  } catch (const UnusableWeightError&) {  // which names it as it lies in its tap
+    require_usable(block, first_row);
+  }
+  put_taps(of_taps, shape, mask, first_row);
 }
 
 }  // namespace
@@ -161,16 +172,12 @@ Mask find_mask(const Solver& solver, const T* weights, const WeightShape& shape,
   const MatrixView<const T> matrix(weights, shape.outs, shape.cols());
   Mask mask(shape.outs, shape.cols());
   const int64_t block = pattern.block();
-  // A solver sees the weights themselves, and can name one, unless they are sums or of one tap.
-  const bool solver_checks = std::is_same_v<T, float> && pattern.share() == 1 && shape.taps == 1;
   parallel_for((shape.outs + block - 1) / block, [&](int64_t item) {
     const int64_t first = item * block;
     const auto rows = matrix.rows_from(first, std::min(block, shape.outs - first));
-    if (!solver_checks) require_usable(rows, first);
+    if constexpr (std::is_same_v<T, double>) require_usable(rows, first);
     if (shape.taps == 1) return solve_block(solver, rows, pattern, mask, first);
-    for (int64_t tap = 0; tap < shape.taps; ++tap) {
-      put_tap(solve_tap(solver, rows, shape, tap, pattern), shape, tap, mask, first);
-    }
+    solve_taps(solver, rows, shape, pattern, mask, first);
   });
   return mask;
 }

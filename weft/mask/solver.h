@@ -6,8 +6,8 @@
 //   find_mask(solver("exact"), weights, shape, pattern)
 //
 // Cost: see `weft bench solve`. Blocks of pattern.block() rows are solved independently, on all
-// threads; the mask does not depend on their number. Weights that no solver takes are found on the
-// way: by the solver if it sees the floats themselves, else by a scan of the block beforehand.
+// threads; the mask does not depend on their number. Floats that no solver takes are found on the
+// way, doubles by a scan of the block beforehand.
 #pragma once
 
 #include <optional>

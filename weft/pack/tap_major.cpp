@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/pack/pack.h"
@@ -25,24 +27,56 @@ void for_each_weight(const WeightShape& shape, Body body) {
   });
 }
 
+// One row, [ins, taps] -> [taps, ins]: a word for the taps of each input, transposed as a mask is.
+void tap_major_row(const Mask& mask, int64_t out, const WeightShape& shape, Mask& by_input,
+                   Mask& result) {
+  const auto taps = static_cast<int>(shape.taps);
+  for (int64_t in = 0; in < shape.ins; ++in) {
+    *by_input.row_words(in) = mask.bits(out, in * taps, taps);
+  }
+  const Mask by_tap = by_input.transposed();
+  MaskRowWriter writer(result.row_words(out));
+  for (int64_t tap = 0; tap < taps; ++tap) {
+    for (int64_t in = 0; in < shape.ins; in += 64) {
+      const int count = static_cast<int>(std::min<int64_t>(64, shape.ins - in));
+      writer.append(by_tap.bits(tap, in, count), count);
+    }
+  }
+  writer.finish();
+}
+
 }  // namespace
 
 TapMajor tap_major(const float* weights, const Mask& mask, const WeightShape& shape) {
   TapMajor result{{}, tap_major(mask, shape)};
   result.weights.resize(static_cast<size_t>(shape.outs * shape.cols()));
-  for_each_weight(shape, [&](int64_t out, int64_t from, int64_t to) {
-    const int64_t row = out * shape.cols();
-    result.weights[static_cast<size_t>(row + to)] = weights[row + from];
+  parallel_for(shape.outs, [&](int64_t out) {
+    const float* from = weights + out * shape.cols();
+    float* to = result.weights.data() + out * shape.cols();
+    for (int64_t tap = 0; tap < shape.taps; ++tap) {
+      for (int64_t in = 0; in < shape.ins; ++in) *to++ = from[in * shape.taps + tap];
+    }
   });
   return result;
 }
 
 Mask tap_major(const Mask& mask, const WeightShape& shape) {
   check_size(mask.rows(), mask.cols(), shape);
+  if (shape.taps <= 1) return mask;
   Mask result(shape.outs, shape.cols());
-  for_each_weight(shape, [&](int64_t out, int64_t from, int64_t to) {
-    if (mask.at(out, from)) result.set(out, to, true);
-  });
+  if (shape.taps <= 64) {
+    constexpr int64_t kRows = 16;  // that use the same memory one after the other
+    parallel_for((shape.outs + kRows - 1) / kRows, [&](int64_t item) {
+      Mask by_input(shape.ins, shape.taps);
+      for (int64_t out = item * kRows; out < std::min(shape.outs, (item + 1) * kRows); ++out) {
+        tap_major_row(mask, out, shape, by_input, result);
+      }
+    });
+  } else {
+    for_each_weight(shape, [&](int64_t out, int64_t from, int64_t to) {
+      if (mask.at(out, from)) result.set(out, to, true);
+    });
+  }
   return result;
 }
 

@@ -1,0 +1,64 @@
+// The gradient of the weights, only where a mask keeps it.
+//
+//   dw[o, i] = Σ_t g[t, o] · x[t, i] + beta · dw[o, i]    where the mask keeps (o, i)
+//   dw[o, i] = beta · dw[o, i]                            elsewhere
+//
+//   g: [tokens, outs]   x: [tokens, ins]   dw: [outs, ins]
+//
+// For recipes that mask this gradient anyway (static masks, LBC). Unlike the other products it is
+// not a sparse matrix times a dense one: both operands are dense, and the result is sparse. So each
+// kept entry is a dot product along the tokens. g and x are turned over, some tokens at a time, and
+// eight entries of a row share the vectors of g:
+//
+//           tokens ──►                          one row of gᵀ, eight rows of xᵀ out of L1,
+//   gᵀ[o]   ▓▓▓▓▓▓▓▓  ▓▓▓▓▓▓▓▓  ...              eight vectors of partial sums
+//   xᵀ[i]   ▓▓▓▓▓▓▓▓  ▓▓▓▓▓▓▓▓  ...   i: kept in row o
+//
+// Each entry has eight partial sums on every CPU, of tokens equal modulo 8, which are added in one
+// order: the result does not depend on threads or the length of vectors, only on whether the CPU
+// has fused multiply-add. What the mask does not keep is not computed: a NaN of x or g reaches
+// exactly the kept entries of its column or row.
+//
+// Cost: 2 · tokens · kept flops, bound by loads, and turning over g and x. Measured:
+// docs/kernels.md.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "weft/core/mask.h"
+#include "weft/core/matrix_view.h"
+#include "weft/core/pattern.h"
+
+namespace weft {
+
+// Which entries of a [rows, cols] matrix are kept, in the order in which they are computed: blocks
+// of columns that make a panel of xᵀ, in a block row by row, in a row from left to right.
+class KeptEntries {
+ public:
+  // The pattern says how wide blocks should be. The mask need not obey it; the closer, the faster.
+  KeptEntries(const Mask& mask, const Pattern& pattern);
+
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+  int64_t block() const { return block_; }
+  int64_t blocks() const { return (cols_ + block_ - 1) / block_; }
+  int64_t tokens() const { return tokens_; }  // of a panel
+
+  // Entries starts(b)[r] to starts(b)[r + 1] are of row r in block b. `index` has their columns,
+  // counted from the first of the block; the last one is repeated until there are a multiple of 4.
+  const uint32_t* starts(int64_t block) const { return starts_.data() + block * rows_; }
+  const uint16_t* index() const { return index_.data(); }
+  int64_t size() const { return static_cast<int64_t>(index_.size()); }
+
+ private:
+  int64_t rows_, cols_, block_, tokens_;
+  std::vector<uint32_t> starts_;  // [blocks * rows + 1]
+  std::vector<uint16_t> index_;
+};
+
+// beta is 0 (dw is only written) or 1.
+void masked_backward_weight(MatrixView<const float> g, MatrixView<const float> x,
+                            const KeptEntries& kept, float beta, MatrixView<float> dw);
+
+}  // namespace weft
