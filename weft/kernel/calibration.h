@@ -36,12 +36,21 @@ struct LayerShape {
 };
 
 // The three products, the second in two forms: from an operand that is N:M along outputs, and from
-// the ragged transpose of one that is not.
-enum class ProductKind : uint8_t { kForward, kBackwardData, kBackwardDataRagged, kBackwardWeight };
+// the ragged transpose of one that is not. The third in two as well: from a gradient that is N:M
+// along tokens, or from a dense one, with only the entries that a mask keeps (masked_weight.h).
+enum class ProductKind : uint8_t {
+  kForward,
+  kBackwardData,
+  kBackwardDataRagged,
+  kBackwardWeight,
+  kMaskedBackwardWeight
+};
+// Those whose operand is packed.
 inline constexpr std::array kProductKinds = {ProductKind::kForward, ProductKind::kBackwardData,
                                              ProductKind::kBackwardDataRagged,
                                              ProductKind::kBackwardWeight};
-std::string_view kind_name(ProductKind kind);  // "fwd", "bwd_x", "bwd_x_ragged", "bwd_w"
+// "fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"
+std::string_view kind_name(ProductKind kind);
 Product product_of(ProductKind kind);
 
 // In milliseconds.

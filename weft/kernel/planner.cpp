@@ -12,19 +12,25 @@ constexpr double kMargin = 1.03;
 // Below this ratio either way the model is not trusted and the shape itself is measured.
 constexpr double kClear = 1.3;
 
-ProductKind kind_of(Product product, bool transposable) {
+bool masked_gradient(const PlanRequest& request) { return request.masked_gradient; }
+bool masked_gradient(const ConvRequest&) { return false; }
+
+template <typename Request>
+ProductKind kind_of(Product product, const Request& request) {
   switch (product) {
     case Product::kForward: return ProductKind::kForward;
-    case Product::kBackwardWeight: return ProductKind::kBackwardWeight;
+    case Product::kBackwardWeight:
+      return masked_gradient(request) ? ProductKind::kMaskedBackwardWeight
+                                      : ProductKind::kBackwardWeight;
     case Product::kBackwardData:
-      return transposable ? ProductKind::kBackwardData : ProductKind::kBackwardDataRagged;
+      return request.transposable ? ProductKind::kBackwardData : ProductKind::kBackwardDataRagged;
   }
   return ProductKind::kForward;
 }
 
 // Packing that one product has to pay for.
-double packs_per_product(int products_per_pack, Product product) {
-  if (product == Product::kBackwardWeight) return 1.0;
+double packs_per_product(int products_per_pack, ProductKind kind) {
+  if (kind == ProductKind::kBackwardWeight) return 1.0;
   return products_per_pack == 0 ? 0.0 : 1.0 / products_per_pack;
 }
 
@@ -74,7 +80,7 @@ void Planner::time(const ConvRequest& request, double, ProductPlan& plan) {
 template <typename Request>
 ProductPlan Planner::decide(const Request& request, Product product) {
   ProductPlan plan;
-  plan.kind = kind_of(product, request.transposable);
+  plan.kind = kind_of(product, request);
   if (request.pattern.keep() == request.pattern.group()) {
     plan.choice = Choice::kDense;
     plan.reason = "nothing is pruned";
@@ -85,7 +91,7 @@ ProductPlan Planner::decide(const Request& request, Product product) {
     plan.reason = "asked for";
     return plan;
   }
-  const double packs = packs_per_product(request.products_per_pack, product);
+  const double packs = packs_per_product(request.products_per_pack, plan.kind);
   time(request, packs, plan);
   const double found = ratio(plan.times, packs);
   plan.choice = found > kMargin ? Choice::kSparse : Choice::kDense;
@@ -100,8 +106,9 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
   WEFT_CHECK(request.products_per_pack >= 0, "{} products per packing: it must not be negative",
              request.products_per_pack);
   // Not the threads: a run is repeated with other threads too.
-  const std::string key = fmt::format("{}/{}{}/{}", shape, request.pattern.str(),
-                                      request.transposable ? "T" : "", request.products_per_pack);
+  const std::string key =
+      fmt::format("{}/{}{}{}/{}", shape, request.pattern.str(), request.transposable ? "T" : "",
+                  masked_gradient(request) ? "M" : "", request.products_per_pack);
   const auto known = choices_.find(key);
   WEFT_CHECK(!only_saved_ || known != choices_.end(),
              "the saved plan has nothing for a layer of {} at {}", shape, request.pattern.str());
@@ -109,7 +116,7 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
   for (const Product product : kProducts) {
     ProductPlan& one = plan.products[static_cast<size_t>(product)];
     if (only_saved_) {
-      one.kind = kind_of(product, request.transposable);
+      one.kind = kind_of(product, request);
       one.choice = known->second[static_cast<size_t>(product)];
       one.reason = "saved";
     } else {

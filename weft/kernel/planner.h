@@ -36,6 +36,9 @@ struct PlanRequest {
   // Products computed with one packing of the weights: micro-batches per step, 0 for weights that
   // never change. The gradient of the backward-weight product is packed for every product.
   int products_per_pack = 1;
+  // Whether the gradient of the weights is wanted only where their mask keeps them, and not of a
+  // sampled gradient: then `sparse` is masked_weight.h.
+  bool masked_gradient = false;
 };
 
 // A convolution: masks and packs as in sparse_conv.h.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "weft/kernel/dense.h"
 #include "weft/kernel/dense_conv.h"
 #include "weft/kernel/sparse.h"
 
@@ -158,6 +159,29 @@ void SyntheticProduct::run_sparse() {
   call.result = result();
   multiply(call);
 }
+
+SyntheticMasked::SyntheticMasked(const LayerShape& shape, const Pattern& pattern)
+    : shape_(shape),
+      pattern_(pattern),
+      x_(random_values(shape.tokens * shape.ins, 1)),
+      g_(random_values(shape.tokens * shape.outs, 2)),
+      dw_(static_cast<size_t>(shape.outs * shape.ins)),
+      mask_(random_mask(shape.outs, shape.ins, pattern, 3)),
+      kept_(mask_, pattern) {}
+
+void SyntheticMasked::run_dense() {
+  dense_backward_weight({g_.data(), shape_.tokens, shape_.outs},
+                        {x_.data(), shape_.tokens, shape_.ins}, 0.0f,
+                        {dw_.data(), shape_.outs, shape_.ins});
+}
+
+void SyntheticMasked::run_sparse() {
+  masked_backward_weight({g_.data(), shape_.tokens, shape_.outs},
+                         {x_.data(), shape_.tokens, shape_.ins}, kept_, 0.0f,
+                         {dw_.data(), shape_.outs, shape_.ins});
+}
+
+void SyntheticMasked::pack() { kept_ = KeptEntries(mask_, pattern_); }
 
 SyntheticConv::SyntheticConv(ProductKind kind, const ConvShape& shape, const Pattern& pattern)
     : kind_(kind), shape_(shape), options_{pattern, {}} {

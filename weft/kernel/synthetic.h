@@ -5,6 +5,7 @@
 
 #include "weft/core/mask.h"
 #include "weft/kernel/calibration.h"
+#include "weft/kernel/masked_weight.h"
 #include "weft/kernel/sparse_conv.h"
 #include "weft/pack/pack.h"
 
@@ -35,6 +36,23 @@ class SyntheticProduct {
   std::vector<float> activations_, operand_, result_;
   Mask mask_;
   PackedMatrix packed_;
+};
+
+// The gradient of the weights where a mask keeps it: all of it, then masked, against only that.
+class SyntheticMasked {
+ public:
+  SyntheticMasked(const LayerShape& shape, const Pattern& pattern);
+
+  void run_dense();
+  void run_sparse();
+  void pack();  // which entries are kept
+
+ private:
+  LayerShape shape_;
+  Pattern pattern_;
+  std::vector<float> x_, g_, dw_;
+  Mask mask_;
+  KeptEntries kept_;
 };
 
 // The same for a convolution.

@@ -271,6 +271,7 @@ void Layer::describe_operands(LayerOperands& operands) const {
   operands.backward.ragged = !transposable;
   operands.transposable = transposable;
   operands.planned = pattern;
+  operands.masked_gradient = settings_.recipe.gradient == GradientPart::kMasked;
   if (whole) {  // a union keeps more: the pattern of its density stands for it
     const double kept = state_.forward.density() * pattern.group();
     const int keep = std::clamp(static_cast<int>(std::ceil(kept - 0.05)), pattern.keep(),
@@ -334,21 +335,15 @@ torch::Tensor Layer::backward_weight_product(const torch::Tensor& g, const torch
   const torch::Tensor input = fp8 ? rounded_to_fp8(x, Fp8::kE5m2) : x;
   // A sample is rounded after it has been drawn.
   torch::Tensor gradient = fp8 && !sample ? rounded_to_fp8(g, Fp8::kE5m2) : g;
-  torch::Tensor dw;
-  if (path() == LayerPath::kPacked) {
-    dw = packed_backward_weight(gradient, input, sample);
-  } else {
-    if (sample) {
-      const torch::Tensor host = g.to(torch::kCPU, torch::kFloat).contiguous();
-      gradient = g * sample_scales_of(host, sample->options).to(g.device(), g.scalar_type());
-      if (sample->rounding) gradient = rounded_to_fp8(gradient, *sample->rounding);
-    }
-    dw = plain_backward_weight(gradient, input);
+  if (path() == LayerPath::kPacked) return packed_backward_weight(gradient, input, sample);
+  if (sample) {
+    const torch::Tensor host = g.to(torch::kCPU, torch::kFloat).contiguous();
+    gradient = g * sample_scales_of(host, sample->options).to(g.device(), g.scalar_type());
+    if (sample->rounding) gradient = rounded_to_fp8(gradient, *sample->rounding);
   }
-  if (settings_.recipe.gradient == GradientPart::kMasked && state_.sparse()) {
-    zero_where_pruned(dw, state_.forward);
-  }
-  return dw;
+  const torch::Tensor dw = plain_backward_weight(gradient, input);
+  const bool masked = settings_.recipe.gradient == GradientPart::kMasked && state_.sparse();
+  return masked ? dw * mask_tensor(state_.forward, dw) : dw;
 }
 
 std::optional<Sampling> Layer::sampling(int64_t call) const {

@@ -34,4 +34,19 @@ const float* DenseCopy::of(const Operand& operand, const WeightShape& shape) {
   return copy_.data();
 }
 
+void zero_where_pruned(const Mask& mask, float* dw) {
+  const int64_t cols = mask.cols();
+  constexpr int64_t kRows = 64;
+  parallel_for((mask.rows() + kRows - 1) / kRows, [&](int64_t item) {
+    for (int64_t row = item * kRows; row < std::min(mask.rows(), (item + 1) * kRows); ++row) {
+      for (int64_t col = 0; col < cols; col += 64) {
+        const int count = static_cast<int>(std::min<int64_t>(64, cols - col));
+        const uint64_t kept = mask.bits(row, col, count);
+        float* from = dw + row * cols + col;
+        for (int k = 0; k < count; ++k) from[k] = ((kept >> k) & 1) != 0 ? from[k] : 0.0f;
+      }
+    }
+  });
+}
+
 }  // namespace weft

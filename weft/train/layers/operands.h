@@ -37,4 +37,7 @@ class DenseCopy {
   AlignedBuffer<float> copy_;
 };
 
+// dw [mask.rows(), mask.cols()]: zero what the mask drops.
+void zero_where_pruned(const Mask& mask, float* dw);
+
 }  // namespace weft

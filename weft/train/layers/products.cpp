@@ -51,10 +51,9 @@ void LayerProducts::set(const LayerOperands& operands) {
   forget_packs();
 }
 
-bool LayerProducts::planned_sparse(const LayerShape& shape, Product product) {
-  if (shape.tokens == 0) return false;
-  const PlanRequest request{shape, operands_.planned, operands_.transposable, products_per_pack_};
-  const std::string key = shape.str() + " " + operands_.planned.str();
+template <typename Request>
+bool LayerProducts::planned_sparse(const std::string& key, const Request& request,
+                                   Product product) {
   auto found = plans_.find(key);
   if (found == plans_.end()) found = plans_.emplace(key, planner_->plan(request)).first;
   return found->second[product].choice == Choice::kSparse;
@@ -68,8 +67,20 @@ void LayerProducts::note(Product product, bool sparse) {
   choices_[static_cast<size_t>(product)] = choice_name(sparse ? Choice::kSparse : Choice::kDense);
 }
 
-bool LinearProducts::sparse_at(int64_t tokens, Product product) {
-  return planned_sparse({tokens, shape_.ins, shape_.outs}, product);
+void LinearProducts::forget_packs() {
+  packed_forward_ = packed_backward_ = false;
+  kept_.reset();
+}
+
+bool LinearProducts::sparse_at(int64_t tokens, Product product, bool masked_gradient) {
+  if (tokens == 0) return false;
+  const PlanRequest request{{tokens, shape_.ins, shape_.outs},
+                            operands_.planned,
+                            operands_.transposable,
+                            products_per_pack_,
+                            masked_gradient};
+  const std::string key = fmt::format("{} {} {}", tokens, operands_.planned.str(), masked_gradient);
+  return planned_sparse(key, request, product);
 }
 
 void LinearProducts::forward(MatrixView<const float> x, const float* bias, MatrixView<float> y) {
@@ -124,8 +135,10 @@ void LinearProducts::backward_weight(MatrixView<const float> g, MatrixView<const
     }
     const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
     sparse_backward_weight(gradient_pack_, x, 0.0f, dw);
+    if (operands_.masked_gradient) zero_where_pruned(*operands_.forward.mask, dw.data);
     return;
   }
+  if (!sampling && operands_.masked_gradient) return masked_weight(g, x, dw);
   const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
   if (!sampling) return dense_backward_weight(g, x, 0.0f, dw);
   AlignedBuffer<float> scales(static_cast<size_t>(g.rows * g.cols));
@@ -134,10 +147,25 @@ void LinearProducts::backward_weight(MatrixView<const float> g, MatrixView<const
   dense_backward_weight({sample.data(), g.rows, g.cols}, x, 0.0f, dw);
 }
 
+void LinearProducts::masked_weight(MatrixView<const float> g, MatrixView<const float> x,
+                                   MatrixView<float> dw) {
+  const Mask& mask = *operands_.forward.mask;
+  const bool sparse = sparse_at(g.rows, Product::kBackwardWeight, /*masked_gradient=*/true);
+  note(Product::kBackwardWeight, sparse);
+  if (sparse && !kept_) {
+    const Stopwatch watch(times_.pack);
+    kept_.emplace(mask, operands_.planned);
+  }
+  const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
+  if (sparse) return masked_backward_weight(g, x, *kept_, 0.0f, dw);
+  dense_backward_weight(g, x, 0.0f, dw);
+  zero_where_pruned(mask, dw.data);
+}
+
 bool ConvProducts::sparse_at(const ConvShape& shape, Product product) {
-  return planned_sparse({shape.images * shape.positions(), shape.group_ins() * shape.taps(),
-                         shape.group_outs()},
-                        product);
+  if (shape.images == 0) return false;
+  const ConvRequest request{shape, operands_.planned, operands_.transposable, products_per_pack_};
+  return planned_sparse(shape.spec() + " " + operands_.planned.str(), request, product);
 }
 
 void ConvProducts::forward(const ConvShape& shape, const float* x, const float* bias, float* y) {
@@ -192,7 +220,11 @@ void ConvProducts::backward_weight(const ConvShape& shape, const float* g, const
     return;
   }
   const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
-  if (!sampling) return dense_conv_backward_weight(shape, g, x, 0.0f, dw);
+  if (!sampling) {
+    dense_conv_backward_weight(shape, g, x, 0.0f, dw);
+    if (operands_.masked_gradient) zero_where_pruned(*operands_.forward.mask, dw);
+    return;
+  }
   AlignedBuffer<float> scales(static_cast<size_t>(shape.y_size()));
   sample_conv_scales(g, shape, sampling->options, scales.data());
   const auto sample = sampled(g, scales.data(), shape.y_size(), sampling->rounding);

@@ -3,7 +3,8 @@
 //   products.set(operands)           once per optimiser step
 //   products.forward(...)            y  = x W̃ᵀ + bias
 //   products.backward_data(...)      dx = g W̃'
-//   products.backward_weight(...)    dw = gᵀ x, or of a sample of gᵀ
+//   products.backward_weight(...)    dw = gᵀ x, or of a sample of gᵀ; zero where the mask of a
+//                                    masked gradient drops it
 //
 // What is computed is the recipe's; how, dense or sparse, is the planner's. A sampled gradient is
 // sampled either way, so that a run means the same on every machine.
@@ -18,6 +19,7 @@
 #include "weft/estimate/fp8.h"
 #include "weft/estimate/mvue.h"
 #include "weft/kernel/conv_shape.h"
+#include "weft/kernel/masked_weight.h"
 #include "weft/kernel/planner.h"
 #include "weft/kernel/sparse_conv.h"
 #include "weft/train/layers/operands.h"
@@ -30,6 +32,8 @@ struct LayerOperands {
   bool transposable = false;  // the backward operand is N:M along outputs
   // The pattern that stands for the density of the forward operand in the planner's model.
   Pattern planned{1, 1};
+  // Of the gradient of the weights, only what the forward mask keeps is wanted.
+  bool masked_gradient = false;
 };
 
 // How dw is sampled, if it is.
@@ -52,7 +56,7 @@ class LayerProducts {
  public:
   // products_per_pack: micro-batches per optimiser step, for the planner.
   LayerProducts(const WeightShape& shape, std::shared_ptr<Planner> planner, int products_per_pack)
-      : shape_(shape), planner_(std::move(planner)), products_per_pack_(products_per_pack) {}
+      : shape_(shape), products_per_pack_(products_per_pack), planner_(std::move(planner)) {}
   virtual ~LayerProducts() = default;
 
   void set(const LayerOperands& operands);
@@ -66,19 +70,20 @@ class LayerProducts {
   // The packs of the weights are no longer those of the operands.
   virtual void forget_packs() = 0;
 
-  // Whether the planner has the product of a layer of this shape sparse. Asked once per shape.
-  bool planned_sparse(const LayerShape& shape, Product product);
+  // Whether the planner has a product sparse. Asked once per shape: `key` names it.
+  template <typename Request>
+  bool planned_sparse(const std::string& key, const Request& request, Product product);
   void note(Product product, bool sparse);
 
   WeightShape shape_;
   LayerOperands operands_;
   DenseCopy dense_forward_, dense_backward_;
   LayerTimes times_;
+  int products_per_pack_;
   std::array<std::string_view, 3> choices_ = {"-", "-", "-"};
 
  private:
   std::shared_ptr<Planner> planner_;
-  int products_per_pack_;
   std::map<std::string, LayerPlan> plans_;  // by shape and pattern
 };
 
@@ -92,10 +97,12 @@ class LinearProducts : public LayerProducts {
                        const std::optional<Sampling>& sampling, MatrixView<float> dw);
 
  private:
-  void forget_packs() override { packed_forward_ = packed_backward_ = false; }
-  bool sparse_at(int64_t tokens, Product product);
+  void forget_packs() override;
+  void masked_weight(MatrixView<const float> g, MatrixView<const float> x, MatrixView<float> dw);
+  bool sparse_at(int64_t tokens, Product product, bool masked_gradient = false);
 
   bool packed_forward_ = false, packed_backward_ = false;
+  std::optional<KeptEntries> kept_;  // of a masked gradient
   PackedMatrix forward_pack_, backward_pack_, gradient_pack_;
 };
 

@@ -15,23 +15,6 @@ torch::Tensor mask_tensor(const Mask& mask, const torch::Tensor& like) {
   return ones.to(like.device(), like.scalar_type()).reshape(like.sizes());
 }
 
-void zero_where_pruned(torch::Tensor& dw, const Mask& mask) {
-  if (!dw.device().is_cpu() || dw.scalar_type() != torch::kFloat || !dw.is_contiguous()) {
-    dw = dw * mask_tensor(mask, dw);
-    return;
-  }
-  float* data = dw.data_ptr<float>();
-  const int64_t cols = mask.cols();
-  parallel_for(mask.rows(), [&](int64_t row) {
-    for (int64_t col = 0; col < cols; col += 64) {
-      const int count = static_cast<int>(std::min<int64_t>(64, cols - col));
-      const uint64_t kept = mask.bits(row, col, count);
-      float* from = data + row * cols + col;
-      for (int k = 0; k < count; ++k) from[k] = ((kept >> k) & 1) != 0 ? from[k] : 0.0f;
-    }
-  });
-}
-
 torch::Tensor rounded_to_fp8(const torch::Tensor& x, Fp8 format) {
   const torch::Tensor host = x.detach().to(torch::kCPU, torch::kFloat).contiguous();
   torch::Tensor rounded = torch::empty_like(host);

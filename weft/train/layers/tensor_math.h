@@ -11,9 +11,6 @@ namespace weft {
 // 1 and 0 in the shape, dtype and device of `like`, which has mask.rows() rows.
 torch::Tensor mask_tensor(const Mask& mask, const torch::Tensor& like);
 
-// In place; dw: [mask.rows(), ...]
-void zero_where_pruned(torch::Tensor& dw, const Mask& mask);
-
 // The nearest FP8 numbers, scaled by the largest magnitude (estimate/fp8.h), as a new tensor.
 torch::Tensor rounded_to_fp8(const torch::Tensor& x, Fp8 format);
 
