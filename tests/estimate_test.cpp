@@ -491,8 +491,9 @@ TEST(Scales, AreThoseOfEachGroup) {
                                                   {2 * group, 2 * block + 3},
                                                   {5 * group, 65}}) {
       SampleOptions options = options_of(text);
-      options.first_group = static_cast<int64_t>(stream % 5);
-      options.first_cell = static_cast<int64_t>(stream % 3);
+      // Near to the beginning and far from it, where every bit of the counters is in use.
+      options.first_group = static_cast<int64_t>(stream % 5) << (stream % 2 == 0 ? 0 : 40);
+      options.first_cell = static_cast<int64_t>(stream % 3) << (stream % 7 == 0 ? 30 : 0);
       const Kind kind = kAllKinds[stream % kAllKinds.size()];
       const GradientMatrix g(tokens, outs, kind, ++stream, 3);
       SCOPED_TRACE(fmt::format("{} on {} x {}, {}, seed {} stream {}", text, tokens, outs,

@@ -279,9 +279,10 @@ TEST(PackedConvSample, IsThePackOfTheSample) {
   }
 }
 
-// The scales of a convolution are those of its gradient as a matrix, image by image.
+// The scales of a convolution are those of its gradient as a matrix, image by image, however many
+// groups its channels have.
 TEST(PackedConvSample, GroupsThePositionsOfOneImage) {
-  const ConvShape shape = conv_of(3, 6, 3, 3, 1);
+  const ConvShape shape = conv_of(3, 6, 3, 3, 2);
   const SampleOptions options = options_of("2:4", 9);
   const TestMatrix g = draw_gradient(1, shape.y_size(), 0, 9);
   std::vector<float> scales(static_cast<size_t>(shape.y_size()));

@@ -14,7 +14,7 @@
 // so what comes out are the dequantised values, floats again. The maximum is that of the finite
 // elements; others come out as NaN and touch no neighbour. If all are zero, all stay zero. s is at
 // most 2^127: tensors whose maximum is below 2^-118 (e4m3) or 2^-111 (e5m2) use less than the
-// whole range of the format, and only those below about 2^-137 and 2^-143 lose all.
+// whole range of the format, and only those below about 2^-137 and 2^-144 lose all.
 //
 // Cost: two passes, in parallel; the result does not depend on threads or instruction sets. `out`
 // may be `in`.
