@@ -42,8 +42,8 @@ class Bench {
     layer_->configure(settings);
     x_ = torch::randn({shape.tokens, shape.ins}).requires_grad_(true);
     g_ = torch::randn({shape.tokens, shape.outs});
-    step();           // allocates, plans, finds the first mask and permutation
-    layer_->advance();
+    step();  // allocates, plans, finds the first mask and permutation
+    check_result();
     find_rare_work();
   }
 
@@ -62,6 +62,17 @@ class Bench {
   double rare_ms() const { return rare_ms_; }
 
  private:
+  // A wrong result is no figure: some tokens against torch, with the weight that is in use.
+  void check_result() {
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor x = x_.slice(0, 0, 8).contiguous();
+    const torch::Tensor expected =
+        torch::matmul(x, layer_->effective_weight().t()) + layer_->bias;
+    const double error = (layer_->forward(x) - expected).abs().max().item<double>();
+    WEFT_CHECK(error <= 1e-3 * expected.abs().max().item<double>(),
+               "a wrong product of recipe '{}': off by {}", layer_->settings().recipe.name, error);
+  }
+
   // What is due at step 0 and not at step 1, per step.
   void find_rare_work() {
     const Schedule& schedule = layer_->settings().recipe.schedule;
@@ -98,7 +109,7 @@ void note(const LayerTelemetry& telemetry, Samples& samples) {
 }
 
 LayerRecord record_of(const Samples& samples, double dense_ms, double rare_ms) {
-  LayerRecord r{"", Pattern(1, 1), {}, dense_ms, 0, {}, 0, 0, 0, 0, 0, 0, ""};
+  LayerRecord r{"", Pattern(1, 1), {}, dense_ms, 0, {}, 0, 0, 0, 0, 0, 0, "", 1.0, 1.0};
   r.sparse_ms = median_of(samples.steps) + rare_ms;
   r.ratio = spread_of(samples.ratios);
   r.ratio.median = r.dense_ms / r.sparse_ms;
@@ -157,7 +168,10 @@ std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
         record.recipe = names[i];
         record.pattern = pattern;
         record.shape = shape;
-        record.plan = benches[i]->telemetry().plan;
+        const LayerTelemetry telemetry = benches[i]->telemetry();
+        record.plan = telemetry.plan;
+        record.retained = telemetry.retained;
+        record.backward_kept = telemetry.backward_kept;
         records.push_back(record);
       }
     }

@@ -41,6 +41,8 @@ struct LayerRecord {
   double fwd_ms, bwd_x_ms, bwd_w_ms;
   double other_ms;   // the rest of sparse_ms: bias, decay, memory
   std::string plan;  // "sparse/sparse/dense": fwd, bwd_x, bwd_w
+  double retained;       // Σ |w| that the forward operand keeps, of all
+  double backward_kept;  // entries of the forward operand that the backward one has, too
 };
 
 // A combination that a recipe refuses (two-draw sampling at 1:4) is left out.

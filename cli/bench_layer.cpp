@@ -57,13 +57,14 @@ class BenchLayerCommand : public Command {
  private:
   static void report(const std::vector<bench::LayerRecord>& records) {
     Table table({"recipe", "pattern", "shape", ">dense ms", ">step ms", ">ratio (spread)",
-                 ">mask ms", ">pack ms", ">fwd ms", ">bwd_x ms", ">bwd_w ms", ">other ms", "plan"});
+                 ">mask ms", ">pack ms", ">fwd ms", ">bwd_x ms", ">bwd_w ms", ">other ms", ">retained", ">bwd kept", "plan"});
     for (const bench::LayerRecord& r : records) {
       const auto ms = [](double value) { return fmt::format("{:.3g}", value); };
       table.add({r.recipe, r.pattern.str(), r.shape.str(), ms(r.dense_ms), ms(r.sparse_ms),
                  fmt::format("{:.2f} ({:.2f}-{:.2f})", r.ratio.median, r.ratio.low, r.ratio.high),
                  ms(r.mask_ms), ms(r.pack_ms), ms(r.fwd_ms), ms(r.bwd_x_ms), ms(r.bwd_w_ms),
-                 ms(r.other_ms), r.plan});
+                 ms(r.other_ms), fmt::format("{:.3f}", r.retained),
+                 fmt::format("{:.3f}", r.backward_kept), r.plan});
     }
     print(table.str());
     const bench::Environment where = bench::environment();
@@ -93,6 +94,8 @@ class BenchLayerCommand : public Command {
                       {"bwd_w_ms", r.bwd_w_ms},
                       {"other_ms", r.other_ms},
                       {"plan", r.plan},
+                      {"retained", r.retained},
+                      {"backward_kept", r.backward_kept},
                       {"cpu", where.cpu},
                       {"compiler", where.compiler},
                       {"commit", where.commit}});

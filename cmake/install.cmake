@@ -4,8 +4,11 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_recipes
   weft_report EXPORT weft)
+# On its own, because who uses it must have libtorch: find_package(weft COMPONENTS train).
 if(WEFT_TORCH)
-  install(TARGETS weft_train EXPORT weft)
+  install(TARGETS weft_train EXPORT weft_train)
+  install(EXPORT weft_train NAMESPACE weft:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/weft
+    FILE weftTrainTargets.cmake)
 endif()
 if(WEFT_CLI)
   install(TARGETS weft_cli)

@@ -52,7 +52,7 @@ TEST_F(KernelCommands, PlanTakesConvolutionsBesideLayers) {
   const Outcome outcome = run({"plan", "--shape", "16x16x16", "--conv", conv, "--pattern", "1:4",
                                "--transposable", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const json plan = outcome.json();
+  const Json plan = outcome.json();
   ASSERT_EQ(plan.size(), 6u);
   EXPECT_EQ(plan[0]["shape"], "16x16x16");
   EXPECT_EQ(plan[4]["product"], "bwd_x");
@@ -67,7 +67,7 @@ TEST_F(KernelCommands, PlanTakesConvolutionsBesideLayers) {
   ASSERT_EQ(run({"plan", "--conv", conv, "--mode", "sparse", "--save", file}).code, 0);
   const Outcome again = run({"plan", "--conv", conv, "--saved", file, "--json"});
   ASSERT_EQ(again.code, 0) << again.err;
-  for (const json& row : again.json()) EXPECT_EQ(row["why"], "saved");
+  for (const Json& row : again.json()) EXPECT_EQ(row["why"], "saved");
   EXPECT_TRUE(contains(run({"plan", "--conv", conv}).out, conv));
 }
 

@@ -1,0 +1,186 @@
+// sparsify and densify: which layers become sparse, why not the others, and what is left behind.
+#include "weft/train/sparsify.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <sstream>
+
+#include "tests/support.h"
+#include "weft/train/layers/conv2d.h"
+#include "weft/train/layers/linear.h"
+#include "weft/train/step.h"
+
+namespace weft {
+namespace {
+
+using test::contains;
+using test::message_of;
+
+SparsityPlan plan_of(const std::string& recipe) {
+  SparsityPlan plan;
+  plan.recipe = recipe;
+  plan.total_steps = 20;
+  plan.planner = std::make_shared<Planner>(PlanMode::kSparse, "");
+  return plan;
+}
+
+torch::nn::Sequential make_sequential() {
+  torch::manual_seed(1);
+  return torch::nn::Sequential(
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).padding(1)), torch::nn::ReLU(),
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(8, 8, 3).padding(1).groups(8)),
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(8, 16, 3).stride(2)), torch::nn::Flatten(),
+      torch::nn::Linear(16 * 9, 32), torch::nn::ReLU(), torch::nn::Linear(32, 10));
+}
+
+std::map<std::string, LayerReport> by_name(const std::vector<LayerReport>& reports) {
+  std::map<std::string, LayerReport> found;
+  for (const LayerReport& report : reports) found[report.name] = report;
+  return found;
+}
+
+// A model as people write them: typed members, some of torch's layers and some of weft's.
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    embedding = register_module("embedding", torch::nn::Embedding(20, 16));
+    first = register_module("first", Linear(16, 16));
+    torchs = register_module("torchs", torch::nn::Linear(16, 16));
+    middle = register_module("middle", Linear(16, 16));
+    head = register_module("head", Linear(16, 20));
+  }
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    return head(torch::relu(middle(torchs(first(embedding(tokens))))));
+  }
+  torch::nn::Embedding embedding{nullptr};
+  Linear first{nullptr}, middle{nullptr}, head{nullptr};
+  torch::nn::Linear torchs{nullptr};
+};
+TORCH_MODULE(Net);
+
+TEST(Sparsify, SaysWhatHappenedToEveryLayerAndWhy) {
+  torch::nn::Sequential model = make_sequential();
+  auto reports = by_name(sparsify(*model, plan_of("sr-ste")));
+  ASSERT_EQ(reports.size(), 5u);
+  EXPECT_EQ(reports["0"].recipe, "dense");
+  EXPECT_EQ(reports["0"].reason, "the first layer");
+  EXPECT_EQ(reports["0"].path, "packed");
+  EXPECT_EQ(reports["2"].reason, "depthwise: one input per output");
+  EXPECT_EQ(reports["3"].recipe, "sr-ste");
+  EXPECT_EQ(reports["3"].pattern, "2:4");
+  EXPECT_EQ(reports["3"].kind, "conv 8 -> 16, 9 taps");
+  EXPECT_EQ(reports["5"].kind, "linear 144 -> 32");
+  EXPECT_EQ(reports["7"].reason, "the last layer");
+}
+
+TEST(Sparsify, RulesComeBeforeDefaults) {
+  SparsityPlan plan = plan_of("dense");
+  plan.rules = {{"0", "ste", Pattern(2, 4)},
+                {"[57]", "bi-mask", Pattern(1, 4)},
+                {".*", "static", Pattern(4, 8)}};
+  torch::nn::Sequential model = make_sequential();
+  auto reports = by_name(sparsify(*model, plan));
+  EXPECT_EQ(reports["0"].recipe, "dense");
+  EXPECT_EQ(reports["0"].reason, "too narrow: 3 inputs, and groups are of 4");
+  EXPECT_EQ(reports["7"].recipe, "bi-mask");  // a rule, so no default for the last layer
+  EXPECT_EQ(reports["7"].pattern, "1:4");
+  EXPECT_EQ(reports["7"].reason, "rule '[57]'");
+  EXPECT_EQ(reports["3"].pattern, "4:8");
+}
+
+TEST(Sparsify, ReachesItsOwnLayersAnywhereAndNamesTheOthers) {
+  Net model;
+  auto reports = by_name(sparsify(*model, plan_of("sr-ste")));
+  EXPECT_EQ(reports["embedding"].reason, "an embedding: no product");
+  EXPECT_EQ(reports["first"].reason, "the first layer");
+  EXPECT_EQ(reports["torchs"].path, "torch");
+  EXPECT_TRUE(contains(reports["torchs"].reason, "declare it as weft::Linear"));
+  EXPECT_EQ(reports["middle"].recipe, "sr-ste");
+  EXPECT_EQ(model->middle->settings().pattern, Pattern(2, 4));
+  EXPECT_EQ(reports["head"].reason, "the last layer");
+}
+
+TEST(Sparsify, KeepsParametersAndTheirNames) {
+  torch::nn::Sequential model = make_sequential();
+  const auto before = model->named_parameters();
+  sparsify(*model, plan_of("sr-ste"));
+  const auto after = model->named_parameters();
+  ASSERT_EQ(before.size(), after.size());
+  for (const auto& parameter : before) {
+    ASSERT_TRUE(after.contains(parameter.key())) << parameter.key();
+    EXPECT_TRUE(after[parameter.key()].is_same(parameter.value()));
+  }
+  sparsify(*model, plan_of("lbc"));
+  EXPECT_TRUE(model->named_parameters().contains("5.scores"));
+  sparsify(*model, plan_of("ste"));
+  EXPECT_FALSE(model->named_parameters().contains("5.scores"));
+}
+
+TEST(Sparsify, RefusesPlansThatMakeNoSenseAndChangesNothing) {
+  torch::nn::Sequential model = make_sequential();
+  SparsityPlan plan = plan_of("sr-ste");
+  plan.rules = {{"(", "ste", Pattern(2, 4)}};
+  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "no regular expression"));
+  plan.rules = {{"5", "ste+gradient=masked", Pattern(2, 4)}};
+  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "makes no sense"));
+  plan = plan_of("lbc");
+  plan.total_steps = 0;
+  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "total_steps"));
+  EXPECT_NE(model->ptr(5)->as<torch::nn::Linear>(), nullptr);
+}
+
+TEST(Sparsify, ASparseModelTrainsSavesAndLoads) {
+  torch::nn::Sequential model = make_sequential();
+  sparsify(*model, plan_of("s-ste"));
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
+  const torch::Tensor x = torch::randn({4, 3, 8, 8}), target = torch::randn({4, 10});
+  const auto train_step = [&] {
+    optimizer.zero_grad();
+    const torch::Tensor loss = torch::mse_loss(model->forward(x), target);
+    loss.backward();
+    step(*model, optimizer);
+    return loss.item<double>();
+  };
+  const double first = train_step();
+  for (int i = 0; i < 10; ++i) train_step();
+  EXPECT_LT(train_step(), first);
+  std::stringstream stream;
+  torch::save(model, stream);
+  torch::nn::Sequential other = make_sequential();
+  sparsify(*other, plan_of("s-ste"));
+  torch::load(other, stream);
+  model->eval();
+  other->eval();
+  EXPECT_TRUE(torch::equal(model->forward(x), other->forward(x)));
+}
+
+TEST(Densify, LeavesPlainLayersWithSparseWeights) {
+  torch::nn::Sequential model = make_sequential();
+  sparsify(*model, plan_of("transposable"));
+  const torch::Tensor x = torch::randn({4, 3, 8, 8});
+  const torch::Tensor before = model->forward(x).detach();
+  densify(*model);
+  ASSERT_NE(model->ptr(5)->as<torch::nn::Linear>(), nullptr);
+  ASSERT_NE(model->ptr(3)->as<torch::nn::Conv2d>(), nullptr);
+  EXPECT_EQ(model->ptr(3)->as<torch::nn::Conv2d>()->options.stride()->at(0), 2);
+  const torch::Tensor weight = model->ptr(5)->as<torch::nn::Linear>()->weight;
+  EXPECT_EQ(weight.ne(0).sum().item<int64_t>(), weight.numel() / 2);
+  EXPECT_TRUE(weight.requires_grad());
+  EXPECT_TRUE(torch::allclose(model->forward(x), before, 1e-4, 1e-5));
+  EXPECT_EQ(model->named_parameters().size(), 10u);
+}
+
+TEST(Densify, KeepsWeftLayersOfTypedModelsDense) {
+  Net model;
+  sparsify(*model, plan_of("ste"));
+  const torch::Tensor tokens = torch::arange(8);
+  const torch::Tensor before = model->forward(tokens).detach();
+  densify(*model);
+  EXPECT_TRUE(model->middle->always_dense());
+  EXPECT_EQ(model->middle->weight.ne(0).sum().item<int64_t>(), 128);
+  EXPECT_TRUE(torch::allclose(model->forward(tokens), before, 1e-4, 1e-5));
+}
+
+}  // namespace
+}  // namespace weft
