@@ -29,7 +29,7 @@ TEST_F(KernelCommands, KernelsAreListed) {
     names.insert(kernel["name"]);
     EXPECT_EQ(kernel["compute"], "fp32");
   }
-  EXPECT_EQ(names, (std::set<std::string>{"panel", "stream", "dense"}));
+  EXPECT_EQ(names, (std::set<std::string>{"panel", "stream", "masked", "dense"}));
   EXPECT_TRUE(contains(run({"kernels"}).out, "instruction set"));
 }
 
@@ -65,6 +65,9 @@ TEST_F(KernelCommands, PlanTakesConvolutionsBesideLayers) {
     EXPECT_GT(plan[i]["measured_dense_ms"], 0);
     EXPECT_TRUE(contains(plan[i]["why"], "packing"));
   }
+  const Outcome masked = run({"plan", "--shape", "16x16x16", "--masked-gradient", "--json"});
+  ASSERT_EQ(masked.code, 0) << masked.err;
+  EXPECT_EQ(masked.json()[2]["product"], "bwd_w_masked");
   const std::string file = cache_ / "conv.json";
   ASSERT_EQ(run({"plan", "--conv", conv, "--mode", "sparse", "--save", file}).code, 0);
   const Outcome again = run({"plan", "--conv", conv, "--saved", file, "--json"});
@@ -103,8 +106,8 @@ TEST_F(KernelCommands, BenchGemmHasEveryField) {
     EXPECT_GT(record["ratio"], 0);
     EXPECT_LE(record["ratio_spread"][0], record["ratio_spread"][1]);
   }
-  EXPECT_EQ(ops, (std::set<std::string>{"fwd", "bwd_x", "bwd_x_ragged", "bwd_w"}));
-  EXPECT_EQ(records.size(), 4u + 5u);  // with two tokens, forward in fp32 and in bf16
+  EXPECT_EQ(ops, (std::set<std::string>{"fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"}));
+  EXPECT_EQ(records.size(), 5u + 6u);  // with two tokens, forward in fp32 and in bf16
 }
 
 TEST_F(KernelCommands, WrongUsageIsNamed) {

@@ -124,6 +124,7 @@ std::string_view kind_name(ProductKind kind) {
     case ProductKind::kBackwardData: return "bwd_x";
     case ProductKind::kBackwardDataRagged: return "bwd_x_ragged";
     case ProductKind::kBackwardWeight: return "bwd_w";
+    case ProductKind::kBackwardWeightMasked: return "bwd_w_masked";
   }
   return "";
 }
@@ -131,7 +132,8 @@ std::string_view kind_name(ProductKind kind) {
 Product product_of(ProductKind kind) {
   switch (kind) {
     case ProductKind::kForward: return Product::kForward;
-    case ProductKind::kBackwardWeight: return Product::kBackwardWeight;
+    case ProductKind::kBackwardWeight:
+    case ProductKind::kBackwardWeightMasked: return Product::kBackwardWeight;
     default: return Product::kBackwardData;
   }
 }

@@ -35,20 +35,32 @@ struct LayerShape {
   static LayerShape parse(std::string_view text);
 };
 
-// The three products, the second in two forms: from an operand that is N:M along outputs, and from
-// the ragged transpose of one that is not.
-enum class ProductKind : uint8_t { kForward, kBackwardData, kBackwardDataRagged, kBackwardWeight };
-inline constexpr std::array kProductKinds = {ProductKind::kForward, ProductKind::kBackwardData,
-                                             ProductKind::kBackwardDataRagged,
-                                             ProductKind::kBackwardWeight};
-std::string_view kind_name(ProductKind kind);  // "fwd", "bwd_x", "bwd_x_ragged", "bwd_w"
+// The three products. The second has two forms: from an operand that is N:M along outputs, and from
+// the ragged transpose of one that is not. The third, too: from a gradient that is N:M along
+// tokens, and from a dense one, but only where the mask of the weights keeps the result.
+enum class ProductKind : uint8_t {
+  kForward,
+  kBackwardData,
+  kBackwardDataRagged,
+  kBackwardWeight,
+  kBackwardWeightMasked
+};
+inline constexpr std::array kProductKinds = {
+    ProductKind::kForward, ProductKind::kBackwardData, ProductKind::kBackwardDataRagged,
+    ProductKind::kBackwardWeight, ProductKind::kBackwardWeightMasked};
+// Those with a packed operand, which convolutions have, too.
+inline constexpr std::array kPackedKinds = {ProductKind::kForward, ProductKind::kBackwardData,
+                                            ProductKind::kBackwardDataRagged,
+                                            ProductKind::kBackwardWeight};
+// "fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"
+std::string_view kind_name(ProductKind kind);
 Product product_of(ProductKind kind);
 
 // In milliseconds.
 struct ProductTimes {
   double dense = 0.0;
   double sparse = 0.0;  // without packing the sparse operand
-  double pack = 0.0;    // the sparse operand, from weights and mask
+  double pack = 0.0;  // the sparse operand, from weights and mask; or the kept entries, from a mask
 };
 
 // The shapes on which predictions stand.

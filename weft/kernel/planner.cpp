@@ -25,9 +25,21 @@ ProductKind kind_of(Product product, bool transposable) {
   return ProductKind::kForward;
 }
 
-// Packing that one product has to pay for.
-double packs_per_product(int products_per_pack, Product product) {
-  if (product == Product::kBackwardWeight) return 1.0;
+ProductKind kind_of(const PlanRequest& request, Product product) {
+  return request.masked_gradient && product == Product::kBackwardWeight
+             ? ProductKind::kBackwardWeightMasked
+             : kind_of(product, request.transposable);
+}
+ProductKind kind_of(const ConvRequest& request, Product product) {
+  return kind_of(product, request.transposable);
+}
+
+bool masked_gradient(const PlanRequest& request) { return request.masked_gradient; }
+bool masked_gradient(const ConvRequest&) { return false; }
+
+// Packing that one product has to pay for. A sparse gradient is another one every time.
+double packs_per_product(int products_per_pack, ProductKind kind) {
+  if (kind == ProductKind::kBackwardWeight) return 1.0;
   return products_per_pack == 0 ? 0.0 : 1.0 / products_per_pack;
 }
 
@@ -77,7 +89,7 @@ void Planner::time(const ConvRequest& request, double, ProductPlan& plan) {
 template <typename Request>
 ProductPlan Planner::decide(const Request& request, Product product) {
   ProductPlan plan;
-  plan.kind = kind_of(product, request.transposable);
+  plan.kind = kind_of(request, product);
   if (request.pattern.keep() == request.pattern.group()) {
     plan.choice = Choice::kDense;
     plan.reason = "nothing is pruned";
@@ -88,7 +100,7 @@ ProductPlan Planner::decide(const Request& request, Product product) {
     plan.reason = "asked for";
     return plan;
   }
-  const double packs = packs_per_product(request.products_per_pack, product);
+  const double packs = packs_per_product(request.products_per_pack, plan.kind);
   time(request, packs, plan);
   const double found = ratio(plan.times, packs);
   plan.choice = found > kMargin ? Choice::kSparse : Choice::kDense;
@@ -103,8 +115,9 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
   WEFT_CHECK(request.products_per_pack >= 0, "{} products per packing: it must not be negative",
              request.products_per_pack);
   // Not the threads: a run is repeated with other threads too.
-  const std::string key = fmt::format("{}/{}{}/{}", shape, request.pattern.str(),
-                                      request.transposable ? "T" : "", request.products_per_pack);
+  const std::string key =
+      fmt::format("{}/{}{}{}/{}", shape, request.pattern.str(), request.transposable ? "T" : "",
+                  masked_gradient(request) ? "M" : "", request.products_per_pack);
   const auto known = choices_.find(key);
   WEFT_CHECK(!only_saved_ || known != choices_.end(),
              "the saved plan has nothing for a layer of {} at {}", shape, request.pattern.str());
@@ -112,7 +125,7 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
   for (const Product product : kProducts) {
     ProductPlan& one = plan.products[static_cast<size_t>(product)];
     if (only_saved_) {
-      one.kind = kind_of(product, request.transposable);
+      one.kind = kind_of(request, product);
       one.choice = known->second[static_cast<size_t>(product)];
       one.reason = "saved";
     } else {
