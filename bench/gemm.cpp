@@ -59,7 +59,7 @@ DenseOp op_of(ProductKind kind) {
 // Peers take the operands in the order of the formula: x wᵀ, g w, gᵀ x.
 void run_peer(const DensePeer& peer, ProductKind kind, MatrixView<const float> activations,
               MatrixView<const float> operand, MatrixView<float> result) {
-  const bool weight = kind == ProductKind::kBackwardWeight;
+  const bool weight = product_of(kind) == Product::kBackwardWeight;
   peer.run(op_of(kind), weight ? operand : activations, weight ? activations : operand, result);
 }
 
@@ -109,7 +109,8 @@ class Contender {
   }
 
   // The best mask of the operand along the axis that the product sums over, or along both.
-  double mask_ms() const {
+  double mask_ms() {
+    if (kind_ == ProductKind::kBackwardWeightMasked) return mask_of_weights_ms();
     MatrixView<const float> w = product_.operand();
     std::vector<float> turned;
     if (kind_ == ProductKind::kBackwardWeight) {  // the gradient, N:M along tokens
@@ -122,6 +123,7 @@ class Contender {
   }
 
   void check() {
+    if (kind_ == ProductKind::kBackwardWeightMasked) return check_masked();
     run();
     const MatrixView<const float> operand = product_.operand();
     std::vector<float> masked(static_cast<size_t>(operand.rows * operand.cols), 0.0f);
@@ -139,6 +141,28 @@ class Contender {
   SyntheticProduct& product() { return product_; }
 
  private:
+  // The weights whose gradient it is are not there; any matrix of their size will do.
+  double mask_of_weights_ms() {
+    const std::vector<float>& w = dense_gradient_;
+    const MatrixView<float> dw = product_.result();
+    const WeightShape shape{dw.rows, dw.cols, 1};
+    return time_ms([&] { find_mask(default_solver(false), w.data(), shape, pattern_); });
+  }
+
+  void check_masked() {
+    const MatrixView<float> dw = product_.result();
+    const auto size = static_cast<size_t>(dw.rows * dw.cols);
+    product_.run_dense();
+    dense_gradient_.assign(dw.data, dw.data + size);
+    std::fill_n(dw.data, size, 1e9f);
+    run();
+    for (size_t i = 0; i < size; ++i) {
+      WEFT_CHECK(std::abs(dw.data[i] - dense_gradient_[i]) <= 0.01f,
+                 "bench: masked: element {} is {}, weft's dense product has {}", i, dw.data[i],
+                 dense_gradient_[i]);
+    }
+  }
+
   void pack_stream_again() {
     stream_ = pack_stream(product_.operand(), product_.mask(), pattern_, values_);
   }
@@ -148,6 +172,7 @@ class Contender {
   Pattern pattern_;
   ValueType values_;
   std::optional<PackedMatrix> stream_;
+  std::vector<float> dense_gradient_;  // masked
 };
 
 struct Entry {
@@ -222,7 +247,7 @@ Dense fastest_dense(ProductKind kind, SyntheticProduct& product) {
 
 std::optional<double> bf16_ms(ProductKind kind, SyntheticProduct& product) {
   if (!no_bf16().empty()) return std::nullopt;
-  const bool weight = kind == ProductKind::kBackwardWeight;
+  const bool weight = product_of(kind) == Product::kBackwardWeight;
   const auto run = prepare_matmul(
       MatmulType::kBf16, op_of(kind), weight ? product.operand() : product.activations(),
       weight ? product.activations() : product.operand(), product.result());
@@ -275,6 +300,7 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
     record.dense_bf16_ms = bf16;
     PlanRequest request{shape, record.pattern};
     request.transposable = kind != ProductKind::kBackwardDataRagged;
+    request.masked_gradient = kind == ProductKind::kBackwardWeightMasked;
     if (!cold) record.plan = planner.plan(request)[product_of(kind)].choice;
     records.push_back(record);
   }

@@ -20,7 +20,8 @@ class BenchGemmCommand : public Command {
                 problem_in([](const std::string& text) { LayerShape::parse(text); }));
     flags.texts("--pattern", "N:M[xS]", patterns_, "Patterns to run",
                 problem_in([](const std::string& text) { Pattern::parse(text); }));
-    flags.texts("--op", "NAME", ops_, "Products to run: fwd, bwd_x, bwd_x_ragged, bwd_w",
+    flags.texts("--op", "NAME", ops_,
+                "Products to run: fwd, bwd_x, bwd_x_ragged, bwd_w, bwd_w_masked",
                 problem_in([](const std::string& text) { parse_kind(text); }));
     flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
     flags.integer("--threads", threads_, 0, kMaxThreads,
@@ -56,7 +57,8 @@ class BenchGemmCommand : public Command {
     for (const ProductKind kind : kProductKinds) {
       if (kind_name(kind) == text) return kind;
     }
-    throw Error(fmt::format("op '{}': accepted are fwd, bwd_x, bwd_x_ragged and bwd_w", text));
+    throw Error(fmt::format(
+        "op '{}': accepted are fwd, bwd_x, bwd_x_ragged, bwd_w and bwd_w_masked", text));
   }
 
   static std::string pattern_text(const bench::GemmRecord& r) {
@@ -108,7 +110,7 @@ class BenchGemmCommand : public Command {
       mean.log_sum += std::log(r.ratio.median);
       ++mean.count;
     }
-    Table table({"geometric mean", ">fwd", ">bwd_x", ">bwd_x_ragged", ">bwd_w"});
+    Table table({"geometric mean", ">fwd", ">bwd_x", ">bwd_x_ragged", ">bwd_w", ">bwd_w_masked"});
     for (const std::string& row : order) {
       std::vector<std::string> cells = {row};
       for (const ProductKind kind : kProductKinds) cells.push_back(means[row][kind].str());
@@ -187,7 +189,7 @@ class BenchGemmCommand : public Command {
   std::vector<std::string> shapes_ = {"2048x768x3072", "2048x3072x768", "2048x1024x4096",
                                       "2048x4096x1024", "2048x2048x2048"};
   std::vector<std::string> patterns_ = {"2:4", "2:4x2", "1:4", "2:8", "1:4x2", "1:8", "1:16"};
-  std::vector<std::string> ops_ = {"fwd", "bwd_x", "bwd_x_ragged", "bwd_w"};
+  std::vector<std::string> ops_ = {"fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"};
   int64_t rounds_ = 5, threads_ = 0;
   bool json_ = false;
 };

@@ -24,6 +24,9 @@ class PlanCommand : public Command {
     declare_pattern(flags, pattern_);
     flags.flag("--transposable", transposable_,
                "The mask is N:M along outputs too (default: its transpose is ragged)");
+    flags.flag("--masked-gradient", masked_gradient_,
+               "The gradient of the weights is masked, too: compute it only where it is kept");
+    flags.exclude("--masked-gradient", "--conv");
     flags.integer("--products-per-pack", products_per_pack_, 0, 1 << 20,
                   "Products that one packing of the weights serves; 0: they never change");
     flags.text("--mode", "MODE", mode_, "auto, dense or sparse",
@@ -48,7 +51,8 @@ class PlanCommand : public Command {
     const int per_pack = static_cast<int>(products_per_pack_);
     for (const std::string& text : shapes_) {
       const LayerShape shape = LayerShape::parse(text);
-      const LayerPlan plan = planner.plan(PlanRequest{shape, pattern, transposable_, per_pack});
+      const LayerPlan plan =
+          planner.plan(PlanRequest{shape, pattern, transposable_, per_pack, masked_gradient_});
       for (const ProductPlan& one : plan.products) {
         add(shape.str(), one, measured.measure(one.kind, shape, pattern), table, list);
       }
@@ -118,7 +122,7 @@ class PlanCommand : public Command {
 
   std::vector<std::string> shapes_, convs_;
   std::string pattern_ = "2:4", mode_ = "auto", save_, saved_;
-  bool transposable_ = false, recalibrate_ = false;
+  bool transposable_ = false, masked_gradient_ = false, recalibrate_ = false;
   int64_t products_per_pack_ = 1;
   CommonFlags common_;
 };

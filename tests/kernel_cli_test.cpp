@@ -27,7 +27,7 @@ TEST_F(KernelCommands, KernelsAreListed) {
     names.insert(kernel["name"].get<std::string>());
     EXPECT_EQ(kernel["compute"], "fp32");
   }
-  EXPECT_EQ(names, (std::set<std::string>{"panel", "stream", "dense"}));
+  EXPECT_EQ(names, (std::set<std::string>{"panel", "stream", "masked", "dense"}));
   EXPECT_TRUE(contains(run({"kernels"}).out, "instruction set"));
 }
 
@@ -60,9 +60,12 @@ TEST_F(KernelCommands, PlanTakesConvolutionsBesideLayers) {
     EXPECT_EQ(plan[i]["shape"], conv);
     EXPECT_EQ(plan[i]["decided_by"], "measurement");
     EXPECT_TRUE(plan[i]["predicted_dense_ms"].is_null());
-    EXPECT_GT(plan[i]["measured_dense_ms"], 0);
-    EXPECT_TRUE(contains(plan[i]["why"], "packing"));
+    EXPECT_GT(plan[i]["measured_dense_ms"].get<double>(), 0);
+    EXPECT_TRUE(contains(plan[i]["why"].get<std::string>(), "packing"));
   }
+  const Outcome masked = run({"plan", "--shape", "16x16x16", "--masked-gradient", "--json"});
+  ASSERT_EQ(masked.code, 0) << masked.err;
+  EXPECT_EQ(masked.json()[2]["product"], "bwd_w_masked");
   const std::string file = cache_ / "conv.json";
   ASSERT_EQ(run({"plan", "--conv", conv, "--mode", "sparse", "--save", file}).code, 0);
   const Outcome again = run({"plan", "--conv", conv, "--saved", file, "--json"});
@@ -101,8 +104,8 @@ TEST_F(KernelCommands, BenchGemmHasEveryField) {
     EXPECT_GT(record["ratio"].get<double>(), 0);
     EXPECT_LE(record["ratio_spread"][0].get<double>(), record["ratio_spread"][1].get<double>());
   }
-  EXPECT_EQ(ops, (std::set<std::string>{"fwd", "bwd_x", "bwd_x_ragged", "bwd_w"}));
-  EXPECT_EQ(records.size(), 4u + 5u);  // with two tokens, forward in fp32 and in bf16
+  EXPECT_EQ(ops, (std::set<std::string>{"fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"}));
+  EXPECT_EQ(records.size(), 5u + 6u);  // with two tokens, forward in fp32 and in bf16
 }
 
 TEST_F(KernelCommands, WrongUsageIsNamed) {

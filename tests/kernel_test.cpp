@@ -173,7 +173,7 @@ TEST(DrawnMasks, ObeyTheirPattern) {
 
 class LinearProducts : public ::testing::TestWithParam<ProductKind> {};
 
-INSTANTIATE_TEST_SUITE_P(All, LinearProducts, ::testing::ValuesIn(kProductKinds),
+INSTANTIATE_TEST_SUITE_P(All, LinearProducts, ::testing::ValuesIn(kPackedKinds),
                          [](const auto& info) { return std::string(kind_name(info.param)); });
 
 // Each size of each axis once, in combinations that `turn` selects: over many turns, all.

@@ -106,6 +106,7 @@ class LinearProblem {
         return sparse_backward_data(dense_.view(), packed_, linear_.beta, y.view());
       case ProductKind::kBackwardWeight:
         return sparse_backward_weight(packed_, dense_.view(), linear_.beta, y.view());
+      case ProductKind::kBackwardWeightMasked: break;  // nothing is packed: masked_weight_test.cpp
     }
   }
   std::vector<uint32_t> result() const {
@@ -130,6 +131,7 @@ class LinearProblem {
           case ProductKind::kBackwardWeight:  // dw[out, in] += G[token, out] * x[token, in]
             want.add(e.col, c, e.value, dense_.at(e.row, c));
             break;
+          case ProductKind::kBackwardWeightMasked: break;
         }
       }
     }
@@ -160,6 +162,7 @@ class LinearProblem {
       case ProductKind::kBackwardData:
       case ProductKind::kBackwardDataRagged: return r == i && sparse_.mask.at(j, c);
       case ProductKind::kBackwardWeight: return c == j && sparse_.mask.at(i, r);
+      case ProductKind::kBackwardWeightMasked: break;
     }
     return false;
   }
@@ -181,6 +184,7 @@ class LinearProblem {
         return draw_mask(l.depth, l.rows, l.pattern, l.fill, dice_);
       case ProductKind::kBackwardWeight:
         return draw_mask(l.rows, l.depth, l.pattern, l.fill, dice_).transposed();
+      case ProductKind::kBackwardWeightMasked: break;
     }
     return {};
   }

@@ -72,19 +72,28 @@ TEST(Kernels, EveryRowComputesWhatItSays) {
       call.activations = data.activations();
       call.result = data.result();
       call.dense = data.operand();
-      const PackedMatrix* operands[] = {nullptr, &data.packed(), &stream};
+      const Mask of_result = random_mask(kShape.outs, kShape.ins, Pattern(2, 4), 5);
+      const KeptEntries kept(of_result, Pattern(2, 4));
+      struct Operand {
+        const PackedMatrix* packed;
+        const KeptEntries* kept;
+      };
       bool taken = false;
-      for (const PackedMatrix* operand : operands) {
-        call.packed = operand;
+      for (const Operand& operand : {Operand{nullptr, nullptr}, Operand{&data.packed(), nullptr},
+                                     Operand{&stream, nullptr}, Operand{nullptr, &kept}}) {
+        call.packed = operand.packed;
+        call.kept = operand.kept;
         if (!kernel.takes(call)) continue;
         taken = true;
         EXPECT_EQ(&kernel_for(call), &kernel);
         multiply(call);
-        const Mask* mask = operand ? &data.mask() : nullptr;
+        const Mask* mask = operand.packed ? &data.mask() : nullptr;
         for (int64_t r = 0; r < call.result.rows; ++r) {
           for (int64_t c = 0; c < call.result.cols; ++c) {
+            const bool computed = !call.kept || of_result.at(r, c);
             ASSERT_NEAR(call.result.at(r, c),
-                        wanted(product, call.activations, call.dense, mask, r, c), 1e-5)
+                        computed ? wanted(product, call.activations, call.dense, mask, r, c) : 0.0,
+                        1e-5)
                 << kernel.name << " " << product_name(product) << " at " << r << ", " << c;
           }
         }
@@ -102,7 +111,11 @@ TEST(Kernels, RefuseWhatNobodyComputes) {
   call.product = Product::kBackwardData;
   call.packed = &stream;
   EXPECT_TRUE(contains(message_of([&] { multiply(call); }), "no kernel computes bwd_x"));
+  const KeptEntries kept(data.mask(), Pattern(2, 4));
   call.packed = nullptr;
+  call.kept = &kept;
+  EXPECT_TRUE(contains(message_of([&] { multiply(call); }), "some entries only"));
+  call.kept = nullptr;
   const float bias = 0;
   call.bias = &bias;
   EXPECT_TRUE(contains(message_of([&] { multiply(call); }), "bias"));
@@ -285,6 +298,22 @@ TEST(Planner, CountsPackingAsOftenAsItHappens) {
   EXPECT_FALSE(contains(never.reason, "packing")) << never.reason;
 }
 
+TEST(Planner, PlansAMaskedGradientForItself) {
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  Planner planner(PlanMode::kAuto, path);
+  PlanRequest request{.shape = {8, 24, 36}, .pattern = Pattern(1, 4)};
+  planner.plan(request);
+  request.masked_gradient = true;
+  request.products_per_pack = 0;
+  const ProductPlan masked = planner.plan(request)[Product::kBackwardWeight];
+  EXPECT_EQ(masked.kind, ProductKind::kBackwardWeightMasked);
+  EXPECT_TRUE(masked.measured) << masked.reason;
+  EXPECT_FALSE(contains(masked.reason, "packing")) << "the mask of the weights serves them all";
+  EXPECT_TRUE(contains(read(path), "bwd_w_masked/1:4/8x24x36"));
+  EXPECT_TRUE(contains(planner.saved(), "8x24x36/1:4M/0")) << planner.saved();
+}
+
 TEST(Planner, ObeysAndExplains) {
   Planner sparse(PlanMode::kSparse, {}), dense(PlanMode::kDense, {});
   const PlanRequest request{.shape = kShape, .pattern = Pattern(1, 4)};
@@ -308,7 +337,7 @@ const ConvShape kConv = ConvShape::parse("2x8x6x5:12x3x3,stride=2x1,pad=1,groups
 
 // Both paths against each other: sparse on the mask, dense on weights that are zero outside of it.
 TEST(Synthetic, ConvolutionsComputeTheSameOnBothPaths) {
-  for (const ProductKind kind : kProductKinds) {
+  for (const ProductKind kind : kPackedKinds) {
     for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4, 2)}) {
       SyntheticConv product(kind, kConv, pattern);
       product.run_sparse();

@@ -122,7 +122,7 @@ std::string_view kind_name(ProductKind kind) {
     case ProductKind::kBackwardData: return "bwd_x";
     case ProductKind::kBackwardDataRagged: return "bwd_x_ragged";
     case ProductKind::kBackwardWeight: return "bwd_w";
-    case ProductKind::kMaskedBackwardWeight: return "bwd_w_masked";
+    case ProductKind::kBackwardWeightMasked: return "bwd_w_masked";
   }
   return "";
 }
@@ -131,15 +131,12 @@ Product product_of(ProductKind kind) {
   switch (kind) {
     case ProductKind::kForward: return Product::kForward;
     case ProductKind::kBackwardWeight:
-    case ProductKind::kMaskedBackwardWeight: return Product::kBackwardWeight;
+    case ProductKind::kBackwardWeightMasked: return Product::kBackwardWeight;
     default: return Product::kBackwardData;
   }
 }
 
 ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern) {
-  if (kind == ProductKind::kMaskedBackwardWeight) {
-    return take_turns(SyntheticMasked(shape, pattern));
-  }
   return take_turns(SyntheticProduct(kind, shape, pattern));
 }
 ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern) {

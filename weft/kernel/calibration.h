@@ -35,20 +35,23 @@ struct LayerShape {
   static LayerShape parse(std::string_view text);
 };
 
-// The three products, the second in two forms: from an operand that is N:M along outputs, and from
-// the ragged transpose of one that is not. The third in two as well: from a gradient that is N:M
-// along tokens, or from a dense one, with only the entries that a mask keeps (masked_weight.h).
+// The three products. The second has two forms: from an operand that is N:M along outputs, and from
+// the ragged transpose of one that is not. The third, too: from a gradient that is N:M along
+// tokens, and from a dense one, but only where the mask of the weights keeps the result.
 enum class ProductKind : uint8_t {
   kForward,
   kBackwardData,
   kBackwardDataRagged,
   kBackwardWeight,
-  kMaskedBackwardWeight
+  kBackwardWeightMasked
 };
-// Those whose operand is packed.
-inline constexpr std::array kProductKinds = {ProductKind::kForward, ProductKind::kBackwardData,
-                                             ProductKind::kBackwardDataRagged,
-                                             ProductKind::kBackwardWeight};
+inline constexpr std::array kProductKinds = {
+    ProductKind::kForward, ProductKind::kBackwardData, ProductKind::kBackwardDataRagged,
+    ProductKind::kBackwardWeight, ProductKind::kBackwardWeightMasked};
+// Those with a packed operand, which convolutions have, too.
+inline constexpr std::array kPackedKinds = {ProductKind::kForward, ProductKind::kBackwardData,
+                                            ProductKind::kBackwardDataRagged,
+                                            ProductKind::kBackwardWeight};
 // "fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"
 std::string_view kind_name(ProductKind kind);
 Product product_of(ProductKind kind);
@@ -57,7 +60,7 @@ Product product_of(ProductKind kind);
 struct ProductTimes {
   double dense = 0.0;
   double sparse = 0.0;  // without packing the sparse operand
-  double pack = 0.0;    // the sparse operand, from weights and mask
+  double pack = 0.0;  // the sparse operand, from weights and mask; or the kept entries, from a mask
 };
 
 // The shapes on which predictions stand.

@@ -10,14 +10,16 @@ namespace weft {
 namespace {
 
 constexpr std::array kForwardOnly = {Product::kForward};
+constexpr std::array kBackwardWeightOnly = {Product::kBackwardWeight};
 
 bool takes_panels(const LinearCall& call) {
-  return call.packed && call.packed->layout() == PackLayout::kPanel;
+  return !call.kept && call.packed && call.packed->layout() == PackLayout::kPanel;
 }
 bool takes_stream(const LinearCall& call) {
-  return call.packed && call.packed->layout() == PackLayout::kStream;
+  return !call.kept && call.packed && call.packed->layout() == PackLayout::kStream;
 }
-bool takes_dense(const LinearCall& call) { return call.packed == nullptr; }
+bool takes_kept(const LinearCall& call) { return call.kept && !call.packed; }
+bool takes_dense(const LinearCall& call) { return !call.kept && !call.packed; }
 
 void run_sparse(const LinearCall& c) {
   switch (c.product) {
@@ -28,6 +30,10 @@ void run_sparse(const LinearCall& c) {
     case Product::kBackwardWeight:
       return sparse_backward_weight(*c.packed, c.activations, c.beta, c.result);
   }
+}
+
+void run_masked(const LinearCall& c) {
+  masked_backward_weight(c.dense, c.activations, *c.kept, c.beta, c.result);
 }
 
 void run_dense(const LinearCall& c) {
@@ -45,6 +51,8 @@ constexpr std::array kKernels = {
            takes_panels, run_sparse},
     Kernel{"stream", Compute::kFp32, "stream pack", kForwardOnly, "inference with 1 to 16 tokens",
            takes_stream, run_sparse},
+    Kernel{"masked", Compute::kFp32, "dense matrix", kBackwardWeightOnly,
+           "gradients of weights, where a mask keeps them", takes_kept, run_masked},
     Kernel{"dense", Compute::kFp32, "dense matrix", kProducts, "oneDNN, where dense is faster",
            takes_dense, run_dense},
 };
@@ -72,7 +80,8 @@ const Kernel& kernel_for(const LinearCall& call, Compute compute) {
   }
   throw Error(fmt::format("no kernel computes {} in {} from a {}", product_name(call.product),
                           compute_name(compute),
-                          call.packed ? "matrix packed like this" : "dense matrix"));
+                          call.packed ? "matrix packed like this" : "dense matrix") +
+              (call.kept ? ", some entries only" : ""));
 }
 
 void multiply(const LinearCall& call, Compute compute) {

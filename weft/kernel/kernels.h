@@ -4,6 +4,7 @@
 //   forward          y  = x Wᵀ + bias + beta·y     activations: x      operand: W
 //   backward data    dx = g W         + beta·dx    activations: g      operand: W  (packed: Wᵀ)
 //   backward weight  dw = gᵀ x        + beta·dw    activations: x      operand: g  (packed: gᵀ)
+//                    or only the entries of dw that a mask keeps
 #pragma once
 
 #include <array>
@@ -11,6 +12,7 @@
 #include <string_view>
 
 #include "weft/core/matrix_view.h"
+#include "weft/kernel/masked_weight.h"
 #include "weft/pack/packed_matrix.h"
 
 namespace weft {
@@ -30,8 +32,9 @@ struct LinearCall {
   MatrixView<const float> activations;
   const PackedMatrix* packed = nullptr;  // null: the operand is dense
   MatrixView<const float> dense;
-  const float* bias = nullptr;  // forward only: [outs]
-  float beta = 0.0f;            // 0 or 1
+  const KeptEntries* kept = nullptr;  // backward weight from dense operands: only these entries
+  const float* bias = nullptr;        // forward only: [outs]
+  float beta = 0.0f;                  // 0 or 1
   MatrixView<float> result;
 };
 

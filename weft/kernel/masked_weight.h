@@ -19,8 +19,8 @@
 // has fused multiply-add. What the mask does not keep is not computed: a NaN of x or g reaches
 // exactly the kept entries of its column or row.
 //
-// Cost: 2 · tokens · kept flops, bound by loads, and turning over g and x. Measured:
-// docs/kernels.md.
+// Cost: 2 · tokens · kept flops, bound by loads, and turning over g and x. The calling thread keeps
+// a float per kept entry and xᵀ, of which 4 MB or one panel at a time. Measured: docs/kernels.md.
 #pragma once
 
 #include <cstdint>

@@ -12,23 +12,29 @@ constexpr double kMargin = 1.03;
 // Below this ratio either way the model is not trusted and the shape itself is measured.
 constexpr double kClear = 1.3;
 
-bool masked_gradient(const PlanRequest& request) { return request.masked_gradient; }
-bool masked_gradient(const ConvRequest&) { return false; }
-
-template <typename Request>
-ProductKind kind_of(Product product, const Request& request) {
+ProductKind kind_of(Product product, bool transposable) {
   switch (product) {
     case Product::kForward: return ProductKind::kForward;
-    case Product::kBackwardWeight:
-      return masked_gradient(request) ? ProductKind::kMaskedBackwardWeight
-                                      : ProductKind::kBackwardWeight;
+    case Product::kBackwardWeight: return ProductKind::kBackwardWeight;
     case Product::kBackwardData:
-      return request.transposable ? ProductKind::kBackwardData : ProductKind::kBackwardDataRagged;
+      return transposable ? ProductKind::kBackwardData : ProductKind::kBackwardDataRagged;
   }
   return ProductKind::kForward;
 }
 
-// Packing that one product has to pay for.
+ProductKind kind_of(const PlanRequest& request, Product product) {
+  return request.masked_gradient && product == Product::kBackwardWeight
+             ? ProductKind::kBackwardWeightMasked
+             : kind_of(product, request.transposable);
+}
+ProductKind kind_of(const ConvRequest& request, Product product) {
+  return kind_of(product, request.transposable);
+}
+
+bool masked_gradient(const PlanRequest& request) { return request.masked_gradient; }
+bool masked_gradient(const ConvRequest&) { return false; }
+
+// Packing that one product has to pay for. A sparse gradient is another one every time.
 double packs_per_product(int products_per_pack, ProductKind kind) {
   if (kind == ProductKind::kBackwardWeight) return 1.0;
   return products_per_pack == 0 ? 0.0 : 1.0 / products_per_pack;
@@ -80,7 +86,7 @@ void Planner::time(const ConvRequest& request, double, ProductPlan& plan) {
 template <typename Request>
 ProductPlan Planner::decide(const Request& request, Product product) {
   ProductPlan plan;
-  plan.kind = kind_of(product, request);
+  plan.kind = kind_of(request, product);
   if (request.pattern.keep() == request.pattern.group()) {
     plan.choice = Choice::kDense;
     plan.reason = "nothing is pruned";
@@ -116,7 +122,7 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
   for (const Product product : kProducts) {
     ProductPlan& one = plan.products[static_cast<size_t>(product)];
     if (only_saved_) {
-      one.kind = kind_of(product, request);
+      one.kind = kind_of(request, product);
       one.choice = known->second[static_cast<size_t>(product)];
       one.reason = "saved";
     } else {

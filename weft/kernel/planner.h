@@ -36,8 +36,8 @@ struct PlanRequest {
   // Products computed with one packing of the weights: micro-batches per step, 0 for weights that
   // never change. The gradient of the backward-weight product is packed for every product.
   int products_per_pack = 1;
-  // Whether the gradient of the weights is wanted only where their mask keeps them, and not of a
-  // sampled gradient: then `sparse` is masked_weight.h.
+  // Whether the gradient of the weights is wanted only where their mask keeps it (static masks,
+  // LBC). Then it is computed only there, or dense and masked, whichever is faster.
   bool masked_gradient = false;
 };
 
@@ -95,7 +95,7 @@ class Planner {
   PlanMode mode_;
   bool only_saved_ = false;
   Calibration calibration_;
-  std::map<std::string, std::array<Choice, 3>> choices_;  // "<shape>/<pattern>[T]/<per pack>"
+  std::map<std::string, std::array<Choice, 3>> choices_;  // "<shape>/<pattern>[T][M]/<per pack>"
 };
 
 }  // namespace weft

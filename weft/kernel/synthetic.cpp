@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "weft/kernel/dense.h"
+#include "weft/core/error.h"
+#include "weft/core/parallel.h"
 #include "weft/kernel/dense_conv.h"
 #include "weft/kernel/sparse.h"
 
@@ -112,6 +113,11 @@ SyntheticProduct::SyntheticProduct(ProductKind kind, const LayerShape& shape,
   activations_ = random_values(s.activation_rows * s.activation_cols, 1);
   operand_ = random_values(s.operand_rows * s.operand_cols, 2);
   result_.resize(static_cast<size_t>(s.result_rows * s.result_cols));
+  if (kind == ProductKind::kBackwardWeightMasked) {
+    mask_ = random_mask(shape.outs, shape.ins, pattern, 3);
+    pack();
+    return;
+  }
   const bool along_rows = kind == ProductKind::kForward || kind == ProductKind::kBackwardDataRagged;
   mask_ = along_rows ? random_mask(s.operand_rows, s.operand_cols, pattern, 3)
                      : random_mask(s.operand_cols, s.operand_rows, pattern, 3).transposed();
@@ -137,6 +143,10 @@ MatrixView<float> SyntheticProduct::result() {
 }
 
 void SyntheticProduct::pack() {
+  if (kind_ == ProductKind::kBackwardWeightMasked) {
+    kept_.emplace(mask_, options_.pattern);
+    return;
+  }
   packed_ = kind_ == ProductKind::kForward
                 ? pack_panels(operand(), mask_, options_, std::move(packed_))
                 : pack_panels_transposed(operand(), mask_, options_, std::move(packed_));
@@ -149,43 +159,40 @@ void SyntheticProduct::run_dense() {
   call.dense = operand();
   call.result = result();
   multiply(call);
+  if (kind_ == ProductKind::kBackwardWeightMasked) mask_result();
+}
+
+void SyntheticProduct::mask_result() {
+  const MatrixView<float> dw = result();
+  parallel_for(dw.rows, [&](int64_t r) {
+    for (int64_t c = 0; c < dw.cols; c += 64) {
+      const int count = static_cast<int>(std::min<int64_t>(64, dw.cols - c));
+      const uint64_t bits = mask_.bits(r, c, count);
+      float* to = dw.row(r) + c;
+      for (int i = 0; i < count; ++i) to[i] = (bits >> i & 1) != 0 ? to[i] : 0.0f;
+    }
+  });
 }
 
 void SyntheticProduct::run_sparse() {
   LinearCall call;
   call.product = product_of(kind_);
   call.activations = activations();
-  call.packed = &packed_;
+  if (kind_ == ProductKind::kBackwardWeightMasked) {
+    call.dense = operand();
+    call.kept = &*kept_;
+  } else {
+    call.packed = &packed_;
+  }
   call.result = result();
   multiply(call);
 }
 
-SyntheticMasked::SyntheticMasked(const LayerShape& shape, const Pattern& pattern)
-    : shape_(shape),
-      pattern_(pattern),
-      x_(random_values(shape.tokens * shape.ins, 1)),
-      g_(random_values(shape.tokens * shape.outs, 2)),
-      dw_(static_cast<size_t>(shape.outs * shape.ins)),
-      mask_(random_mask(shape.outs, shape.ins, pattern, 3)),
-      kept_(mask_, pattern) {}
-
-void SyntheticMasked::run_dense() {
-  dense_backward_weight({g_.data(), shape_.tokens, shape_.outs},
-                        {x_.data(), shape_.tokens, shape_.ins}, 0.0f,
-                        {dw_.data(), shape_.outs, shape_.ins});
-}
-
-void SyntheticMasked::run_sparse() {
-  masked_backward_weight({g_.data(), shape_.tokens, shape_.outs},
-                         {x_.data(), shape_.tokens, shape_.ins}, kept_, 0.0f,
-                         {dw_.data(), shape_.outs, shape_.ins});
-}
-
-void SyntheticMasked::pack() { kept_ = KeptEntries(mask_, pattern_); }
-
 SyntheticConv::SyntheticConv(ProductKind kind, const ConvShape& shape, const Pattern& pattern)
     : kind_(kind), shape_(shape), options_{pattern, {}} {
   shape.check();
+  WEFT_CHECK(kind != ProductKind::kBackwardWeightMasked, "a convolution has no product of kind {}",
+             kind_name(kind));
   const Product product = product_of(kind);
   const int64_t x = shape.x_size(), w = shape.w_size(), y = shape.y_size();
   activations_ = random_values(product == Product::kBackwardData ? y : x, 1);

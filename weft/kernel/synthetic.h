@@ -1,11 +1,11 @@
 // Layers made of random numbers, to time the kernels with.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "weft/core/mask.h"
 #include "weft/kernel/calibration.h"
-#include "weft/kernel/masked_weight.h"
 #include "weft/kernel/sparse_conv.h"
 #include "weft/pack/pack.h"
 
@@ -19,43 +19,30 @@ class SyntheticProduct {
  public:
   SyntheticProduct(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
 
-  void run_dense();
+  void run_dense();  // a gradient that is masked is masked after the product
   void run_sparse();
   void pack();  // again, from the same weights and mask
 
-  const Mask& mask() const { return mask_; }  // of the operand as it lies: W, or G
+  // Of the operand as it lies: W, or G; of a masked gradient that of the result.
+  const Mask& mask() const { return mask_; }
   MatrixView<const float> activations() const;
   MatrixView<const float> operand() const;
   MatrixView<float> result();
   const PackedMatrix& packed() const { return packed_; }
 
  private:
+  void mask_result();
+
   ProductKind kind_;
   LayerShape shape_;
   PanelOptions options_;
   std::vector<float> activations_, operand_, result_;
   Mask mask_;
   PackedMatrix packed_;
+  std::optional<KeptEntries> kept_;
 };
 
-// The gradient of the weights where a mask keeps it: all of it, then masked, against only that.
-class SyntheticMasked {
- public:
-  SyntheticMasked(const LayerShape& shape, const Pattern& pattern);
-
-  void run_dense();
-  void run_sparse();
-  void pack();  // which entries are kept
-
- private:
-  LayerShape shape_;
-  Pattern pattern_;
-  std::vector<float> x_, g_, dw_;
-  Mask mask_;
-  KeptEntries kept_;
-};
-
-// The same for a convolution.
+// The same for a convolution; one of kPackedKinds.
 class SyntheticConv {
  public:
   SyntheticConv(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
