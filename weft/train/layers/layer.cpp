@@ -12,6 +12,7 @@
 #include "weft/train/layers/state_tensors.h"
 #include "weft/train/layers/tensor_math.h"
 #include "weft/train/recipes/decay.h"
+#include "weft/train/recipes/schedule.h"
 #include "weft/train/recipes/soft_threshold.h"
 
 namespace weft {
@@ -262,7 +263,9 @@ void Layer::describe_operands(LayerOperands& operands) const {
   const Pattern& pattern = settings_.pattern;
   const Pattern unshared(pattern.keep(), pattern.group());
   const bool transposable = settings_.recipe.forward == ForwardPart::kTransposable;
-  const bool whole = settings_.recipe.forward == ForwardPart::kUnion;
+  // A union of candidates keeps more than N:M until the last are removed.
+  const bool whole = settings_.recipe.forward == ForwardPart::kUnion &&
+                     removal_progress(settings_.recipe, state_.step, settings_.total_steps) < 1.0;
   operands.forward.mask = &state_.forward;
   operands.forward.pattern = pattern;
   operands.forward.ragged = whole;
@@ -272,7 +275,7 @@ void Layer::describe_operands(LayerOperands& operands) const {
   operands.transposable = transposable;
   operands.planned = pattern;
   operands.masked_gradient = settings_.recipe.gradient == GradientPart::kMasked;
-  if (whole) {  // a union keeps more: the pattern of its density stands for it
+  if (whole) {  // the pattern of its density stands for it
     const double kept = state_.forward.density() * pattern.group();
     const int keep = std::clamp(static_cast<int>(std::ceil(kept - 0.05)), pattern.keep(),
                                 pattern.group());
@@ -360,9 +363,10 @@ std::optional<Sampling> Layer::sampling(int64_t call) const {
 
 // Once one candidate is left there is nothing to learn, and momentum shall not move on by itself.
 void Layer::freeze_scores_at_the_end() {
-  const double end = settings_.recipe.schedule.removal_end *
-                     static_cast<double>(settings_.total_steps);
-  if (!scores.defined() || static_cast<double>(state_.step) < end) return;
+  if (!scores.defined() ||
+      removal_progress(settings_.recipe, state_.step, settings_.total_steps) < 1.0) {
+    return;
+  }
   scores.mutable_grad() = torch::Tensor();
   scores.requires_grad_(false);
 }

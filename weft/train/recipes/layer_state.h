@@ -43,9 +43,6 @@ struct LayerInput {
   std::span<const float> scores;  // of lbc
 };
 
-// Whether the schedule has this step dense, for a recipe that has a sparse forward operand.
-bool is_dense_step(const Recipe& recipe, int64_t step, int64_t total_steps);
-
 // Throws UnusableWeightError (mask/solver.h) if a weight is NaN or infinite.
 void bring_up_to_date(const LayerInput& input, LayerState& state);
 

@@ -25,9 +25,9 @@ namespace weft {
 
 enum class ForwardPart : uint8_t {
   kDense,         // W
-  kTopN,          // the largest of each group          (top_n.h)
-  kFixed,         // the largest when training began    (top_n.h)
-  kTransposable,  // N:M along inputs and outputs       (transposable.h)
+  kTopN,          // the largest of each group          (magnitude_masks.h)
+  kFixed,         // the largest when training began    (magnitude_masks.h)
+  kTransposable,  // N:M along inputs and outputs       (magnitude_masks.h)
   kUnion,         // the subsets that are still alive   (best_combination.h)
   kSoft,          // β · soft threshold                 (soft_threshold.h)
 };

@@ -1,0 +1,20 @@
+#include "weft/train/recipes/schedule.h"
+
+#include <cmath>
+
+namespace weft {
+
+bool is_dense_step(const Recipe& recipe, int64_t step, int64_t total_steps) {
+  if (recipe.forward == ForwardPart::kDense) return true;
+  const auto total = static_cast<double>(total_steps);
+  const auto head = static_cast<int64_t>(std::ceil(recipe.schedule.dense_head * total));
+  const auto tail = static_cast<int64_t>(std::floor(recipe.schedule.dense_tail * total));
+  return step < head || (tail > 0 && step >= total_steps - tail);
+}
+
+double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps) {
+  const double end = recipe.schedule.removal_end * static_cast<double>(total_steps);
+  return end > 0.0 ? static_cast<double>(step) / end : 1.0;
+}
+
+}  // namespace weft
