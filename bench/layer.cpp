@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "weft/core/parallel.h"
 #include "weft/train/layers/linear.h"
 
 namespace weft::bench {
@@ -33,27 +34,34 @@ LayerSettings in_sparse_phase(const std::string& text, const Pattern& pattern,
   return settings;
 }
 
+bool makes_sense(const Recipe& recipe, const Pattern& pattern) {
+  try {
+    recipe.check(pattern);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 // A layer with an input and a gradient, of which steps are timed.
 class Bench {
  public:
-  Bench(const LayerShape& shape, const LayerSettings& settings)
-      : layer_(torch::nn::LinearOptions(shape.ins, shape.outs)) {
-    torch::manual_seed(1);
+  Bench(const LayerShape& shape, const LayerSettings& settings) : layer_(make_layer(shape)) {
     layer_->configure(settings);
     x_ = torch::randn({shape.tokens, shape.ins}).requires_grad_(true);
     g_ = torch::randn({shape.tokens, shape.outs});
-    step();  // allocates, plans, finds the first mask and permutation
-    check_result();
+    pass();  // allocates, plans, finds the first mask and permutation
+    check_results();
     find_rare_work();
   }
 
+  // Milliseconds of one.
   double step() {
     return milliseconds([&] {
-      layer_->weight.mutable_grad() = torch::Tensor();
-      x_.mutable_grad() = torch::Tensor();
-      layer_->forward(x_).backward(g_);
+      pass();
       layer_->add_decay(0.0);
-      layer_->advance();
+      layer_->count_step();
+      layer_->bring_up_to_date();
     });
   }
 
@@ -62,36 +70,64 @@ class Bench {
   double rare_ms() const { return rare_ms_; }
 
  private:
-  // A wrong result is no figure: some tokens against torch, with the weight that is in use.
-  void check_result() {
-    const torch::NoGradGuard no_grad;
-    const torch::Tensor x = x_.slice(0, 0, 8).contiguous();
-    const torch::Tensor expected =
-        torch::matmul(x, layer_->effective_weight().t()) + layer_->bias;
-    const double error = (layer_->forward(x) - expected).abs().max().item<double>();
-    WEFT_CHECK(error <= 1e-3 * expected.abs().max().item<double>(),
-               "a wrong product of recipe '{}': off by {}", layer_->settings().recipe.name, error);
+  // The same weights for every recipe.
+  static Linear make_layer(const LayerShape& shape) {
+    torch::manual_seed(1);
+    return Linear(torch::nn::LinearOptions(shape.ins, shape.outs));
   }
 
-  // What is due at step 0 and not at step 1, per step.
+  void pass() {
+    layer_->weight.mutable_grad() = torch::Tensor();
+    x_.mutable_grad() = torch::Tensor();
+    y_ = layer_->forward(x_);
+    y_.backward(g_);
+  }
+
+  // A wrong result is no figure: some rows of each product against torch. What is random, rounded
+  // or thinned out on purpose is left to the tests.
+  void check_results() {
+    const torch::NoGradGuard no_grad;
+    const Recipe& recipe = layer_->settings().recipe;
+    if (recipe.fp8) return;
+    const auto require = [&](const char* product, const torch::Tensor& found,
+                             const torch::Tensor& expected) {
+      const double error = (found - expected).abs().max().item<double>();
+      WEFT_CHECK(error <= 1e-3 * expected.abs().max().item<double>(),
+                 "recipe '{}': a wrong {}, off by {}", recipe.name, product, error);
+    };
+    constexpr int64_t kRows = 8;
+    const torch::Tensor w = layer_->effective_weight();
+    const torch::Tensor x = x_.slice(0, 0, kRows), g = g_.slice(0, 0, kRows);
+    require("fwd", y_.slice(0, 0, kRows), torch::matmul(x, w.t()) + layer_->bias);
+    if (recipe.backward == BackwardPart::kSame) {
+      require("bwd_x", x_.grad().slice(0, 0, kRows), torch::matmul(g, w));
+    }
+    if (recipe.samples_gradient()) return;
+    torch::Tensor dw = torch::matmul(g_.slice(1, 0, kRows).t(), x_);
+    if (recipe.gradient == GradientPart::kMasked) dw = dw * w.slice(0, 0, kRows).ne(0);
+    require("bwd_w", layer_->weight.grad().slice(0, 0, kRows), dw);
+  }
+
+  // What is due at the first step and not at the second, divided by how often it is due.
   void find_rare_work() {
-    const Schedule& schedule = layer_->settings().recipe.schedule;
     const LayerSettings settings = layer_->settings();
+    const Schedule& schedule = settings.recipe.schedule;
     const int64_t every =
         schedule.permutation_every > 0 ? schedule.permutation_every : schedule.mask_every;
     if (every <= 1 || layer_->always_dense()) return;
-    std::vector<double> times;
+    std::vector<double> first, usual;
     for (int i = 0; i < 3; ++i) {
       layer_->configure(settings);
-      times.push_back(milliseconds([&] { layer_->weights_changed(); }));
+      first.push_back(milliseconds([&] { layer_->bring_up_to_date(); }));
+      layer_->count_step();
+      usual.push_back(milliseconds([&] { layer_->bring_up_to_date(); }));
     }
-    const double usual = milliseconds([&] { layer_->advance(); });
-    rare_ms_ = std::max(0.0, median_of(times) - usual) / static_cast<double>(every);
+    rare_ms_ = std::max(0.0, median_of(first) - median_of(usual)) / static_cast<double>(every);
     step();
   }
 
   Linear layer_;
-  torch::Tensor x_, g_;
+  torch::Tensor x_, g_, y_;
   double rare_ms_ = 0.0;
 };
 
@@ -118,8 +154,8 @@ LayerRecord record_of(const Samples& samples, double dense_ms, double rare_ms) {
   r.fwd_ms = median_of(samples.fwd);
   r.bwd_x_ms = median_of(samples.bwd_x);
   r.bwd_w_ms = median_of(samples.bwd_w);
-  r.other_ms = std::max(
-      0.0, r.sparse_ms - r.mask_ms - r.pack_ms - r.fwd_ms - r.bwd_x_ms - r.bwd_w_ms);
+  r.other_ms =
+      std::max(0.0, r.sparse_ms - r.mask_ms - r.pack_ms - r.fwd_ms - r.bwd_x_ms - r.bwd_w_ms);
   return r;
 }
 
@@ -127,6 +163,7 @@ LayerRecord record_of(const Samples& samples, double dense_ms, double rare_ms) {
 
 std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
                                      const std::function<void(double)>& progress) {
+  at::set_num_threads(threads());  // torch computes what is around the products
   const auto planner = std::make_shared<Planner>(plan.mode);
   std::vector<LayerRecord> records;
   double done = 0.0;
@@ -138,11 +175,7 @@ std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
       std::vector<std::unique_ptr<Bench>> benches;
       for (const std::string& recipe : plan.recipes) {
         const LayerSettings settings = in_sparse_phase(recipe, pattern, planner);
-        try {
-          settings.recipe.check(pattern);
-        } catch (const Error&) {
-          continue;
-        }
+        if (!makes_sense(settings.recipe, pattern)) continue;
         names.push_back(recipe);
         benches.push_back(std::make_unique<Bench>(shape, settings));
       }
@@ -155,16 +188,14 @@ std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
           const size_t i = round % 2 == 0 ? k : benches.size() - 1 - k;
           benches[i]->begin_round();
           samples[i].steps.push_back(benches[i]->step());
-          samples[i].ratios.push_back(dense_ms /
-                                      (samples[i].steps.back() + benches[i]->rare_ms()));
+          samples[i].ratios.push_back(dense_ms / (samples[i].steps.back() + benches[i]->rare_ms()));
           note(benches[i]->telemetry(), samples[i]);
         }
         progress((done + (round + 1.0) / plan.rounds) / all);
       }
       done += 1.0;
       for (size_t i = 0; i < benches.size(); ++i) {
-        LayerRecord record =
-            record_of(samples[i], median_of(dense_steps), benches[i]->rare_ms());
+        LayerRecord record = record_of(samples[i], median_of(dense_steps), benches[i]->rare_ms());
         record.recipe = names[i];
         record.pattern = pattern;
         record.shape = shape;

@@ -2,9 +2,9 @@
 // the mask, packing, the three products, the decay. Without the optimiser, which is the same for
 // all.
 //
-// The dense layer and all recipes take turns within a round, forwards and then backwards, so that a
-// noisy machine hits them alike. Figures are medians over rounds; the spread is that of the ratios
-// within rounds. The dense layer runs on weft's dense path, oneDNN.
+// The dense layer and then all recipes take turns within a round, in one order and in the next
+// round in the other, so that a noisy machine hits them alike. Figures are medians over rounds; the
+// spread is that of the ratios within rounds. The dense layer runs on weft's dense path, oneDNN.
 //
 // Work that comes once in many steps (a mask every 40, a permutation every 100) is timed by itself
 // and divided by that number: it is in mask_ms and in sparse_ms. A recipe is measured in its sparse
@@ -39,13 +39,13 @@ struct LayerRecord {
   double mask_ms;
   double pack_ms;
   double fwd_ms, bwd_x_ms, bwd_w_ms;
-  double other_ms;   // the rest of sparse_ms: bias, decay, memory
-  std::string plan;  // "sparse/sparse/dense": fwd, bwd_x, bwd_w
+  double other_ms;       // the rest of sparse_ms: bias, decay, memory
+  std::string plan;      // "sparse/sparse/dense": fwd, bwd_x, bwd_w
   double retained;       // Σ |w| that the forward operand keeps, of all
   double backward_kept;  // entries of the forward operand that the backward one has, too
 };
 
-// A combination that a recipe refuses (two-draw sampling at 1:4) is left out.
+// A recipe that does not go with a pattern (two-draw sampling at 1:4) is left out there.
 std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
                                      const std::function<void(double)>& progress);
 

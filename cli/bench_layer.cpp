@@ -39,6 +39,7 @@ class BenchLayerCommand : public Command {
     for (const std::string& text : shapes_) plan.shapes.push_back(LayerShape::parse(text));
     for (const std::string& text : patterns_) plan.patterns.push_back(Pattern::parse(text));
     plan.recipes = recipes_;
+    for (const std::string& recipe : recipes_) require_use(recipe, plan.patterns);
     plan.mode = parse_plan_mode(plan_);
     plan.rounds = static_cast<int>(rounds_);
     constexpr uint64_t kSteps = 1000;
@@ -55,9 +56,24 @@ class BenchLayerCommand : public Command {
   }
 
  private:
+  // Left out at some patterns is fine; at all of them, the flag is a mistake.
+  static void require_use(const std::string& recipe, const std::vector<Pattern>& patterns) {
+    std::string reason;
+    for (const Pattern& pattern : patterns) {
+      try {
+        Recipe::parse(recipe).check(pattern);
+        return;
+      } catch (const Error& error) {
+        reason = error.what();
+      }
+    }
+    throw UsageError(reason);
+  }
+
   static void report(const std::vector<bench::LayerRecord>& records) {
     Table table({"recipe", "pattern", "shape", ">dense ms", ">step ms", ">ratio (spread)",
-                 ">mask ms", ">pack ms", ">fwd ms", ">bwd_x ms", ">bwd_w ms", ">other ms", ">retained", ">bwd kept", "plan"});
+                 ">mask ms", ">pack ms", ">fwd ms", ">bwd_x ms", ">bwd_w ms", ">other ms",
+                 ">retained", ">bwd kept", "plan"});
     for (const bench::LayerRecord& r : records) {
       const auto ms = [](double value) { return fmt::format("{:.3g}", value); };
       table.add({r.recipe, r.pattern.str(), r.shape.str(), ms(r.dense_ms), ms(r.sparse_ms),
@@ -115,7 +131,7 @@ class BenchLayerCommand : public Command {
 }  // namespace
 
 CommandEntry bench_layer_command() {
-  return {"bench layer", kTrainCommands[0].description,
+  return {kBenchLayer.name, kBenchLayer.description,
           "  weft bench layer\n"
           "  weft bench layer --recipe t-sr-ste --pattern 1:4 --pattern 2:4x2 --threads 1\n"
           "  weft bench layer --recipe s-ste+backward=bi-mask --shape 2048x1024x4096 --json",

@@ -1,7 +1,10 @@
-// weft: the command line. One file per command. What needs libtorch, whose loading takes longer than
-// most commands, is in a second program beside this one, weft-train, to which such commands go on.
+// weft: the command line. One file per command. What needs libtorch, whose loading takes longer
+// than most commands, is in a second program beside this one, weft-train, to which such commands go
+// on.
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "cli/command.h"
@@ -10,21 +13,21 @@
 namespace weft::cli {
 namespace {
 
+// Stands in the list of commands; its flags are the other program's to read.
 class TrainCommand : public Command {
  public:
-  explicit TrainCommand(char** argv) : argv_(argv) {}
   void declare(Flags&) override {}
-  int run() override {
-    const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "weft-train";
-    ::execv(program.c_str(), argv_);
-    throw Error(fmt::format("cannot run {}: this command needs libtorch, and weft may have been "
-                            "built without it (WEFT_TORCH=OFF)",
-                            program.string()));
-  }
-
- private:
-  char** argv_;
+  int run() override { return 0; }
 };
+
+// Does not come back.
+void become_weft_train(char** argv) {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "weft-train";
+  ::execv(program.c_str(), argv);
+  throw Error(fmt::format(
+      "cannot run {} ({}): this command needs libtorch, and weft may have been built without it",
+      program.string(), std::strerror(errno)));
+}
 
 // Whether the words of the command line begin with the name of a command: "bench layer".
 bool is_called(const std::string& name, int argc, char** argv) {
@@ -52,9 +55,8 @@ std::vector<CommandEntry> commands(int argc, char** argv) {
   commands.push_back(bench_gemm_command());
   commands.push_back(bench_solve_command());
   for (const TrainCommandName& entry : kTrainCommands) {
-    commands.push_back({entry.name, entry.description, "", std::make_unique<TrainCommand>(argv)});
-    // Its flags are the other program's to read.
-    if (is_called(entry.name, argc, argv)) commands.back().command->run();
+    if (is_called(entry.name, argc, argv)) become_weft_train(argv);
+    commands.push_back({entry.name, entry.description, "", std::make_unique<TrainCommand>()});
   }
   return commands;
 }

@@ -12,9 +12,9 @@ struct TrainCommandName {
   const char* description;
 };
 
-inline constexpr std::array kTrainCommands = {
-    TrainCommandName{"bench layer", "One layer's training step, recipes against dense"},
-};
+inline constexpr TrainCommandName kBenchLayer = {
+    "bench layer", "One layer's training step, recipes against dense"};
+inline constexpr std::array kTrainCommands = {kBenchLayer};
 
 CommandEntry bench_layer_command();
 

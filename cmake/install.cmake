@@ -30,6 +30,8 @@ install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PA
   PATTERN panel_layout.h EXCLUDE
   PATTERN sample_columns.h EXCLUDE
   PATTERN sections.h EXCLUDE
+  PATTERN state_tensors.h EXCLUDE
+  PATTERN tensor_math.h EXCLUDE
   PATTERN sharing.h EXCLUDE
   PATTERN stream_groups.h EXCLUDE
   PATTERN taps.h EXCLUDE

@@ -1,6 +1,7 @@
 // Layers under every recipe: gradients, the two paths, and what must not matter.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <sstream>
 
 #include "tests/layers.h"
@@ -64,6 +65,30 @@ TEST(Paths, PackedAndPlainAgreeOverTwelveSteps) {
   });
 }
 
+TEST(Paths, AgreeForGroupsOfChannels) {
+  for (const std::string& recipe : all_recipes()) {
+    for (const char* pattern : {"2:4", "2:4x2", "4:8"}) {
+      SCOPED_TRACE(label(Kind::kGroupedConv, recipe, pattern));
+      LayerSettings plain = settings_of(recipe, pattern);
+      plain.force_plain = true;
+      if (contains(recipe, "bi-mask")) {
+        EXPECT_TRUE(contains(message_of([&] { make_layer(Kind::kGroupedConv, plain); }),
+                             "a permutation would mix them"));
+        continue;
+      }
+      Training a(Kind::kGroupedConv, settings_of(recipe, pattern)), b(Kind::kGroupedConv, plain);
+      for (int step = 0; step < 7; ++step) {
+        a.step();
+        b.step();
+      }
+      ASSERT_LT(difference(a.layer->weight, b.layer->weight), contains(recipe, "fp8") ? 0.1 : 2e-4);
+    }
+  }
+  EXPECT_TRUE(contains(
+      message_of([] { make_layer(Kind::kGroupedConv, settings_of("transposable", "3:5")); }),
+      "do not hold whole blocks of 5"));
+}
+
 TEST(Paths, DensePlansMeanTheSameAsSparseOnes) {
   for_every_recipe({"2:4"}, [](Kind kind, const std::string& recipe, const std::string& pattern) {
     Training a(kind, settings_of(recipe, pattern, PlanMode::kSparse));
@@ -110,6 +135,15 @@ TEST(Gradients, AgreeWithFiniteDifferencesInDouble) {
     }
     layer->to(torch::kDouble);
     ASSERT_EQ(layer->path(), LayerPath::kPlain);
+    torch::optim::SGD optimizer(layer->parameters(), torch::optim::SGDOptions(0.05));
+    for (int step = 0; step < 8; ++step) {  // static and lbc are sparse by then
+      optimizer.zero_grad();
+      const torch::Tensor out = layer->forward(make_input(kind, 50).to(torch::kDouble));
+      out.backward(make_gradient(out, 60));
+      weft::step(*layer, optimizer);
+    }
+    optimizer.zero_grad();
+    EXPECT_TRUE(layer->always_dense() || layer->state().sparse());
     torch::Tensor x = make_input(kind, 3).to(torch::kDouble).requires_grad_(true);
     const torch::Tensor y = layer->forward(x);
     const torch::Tensor r = make_gradient(y, 4);
@@ -119,10 +153,9 @@ TEST(Gradients, AgreeWithFiniteDifferencesInDouble) {
     const auto loss = [&](const torch::Tensor& input, const torch::Tensor& w,
                           const torch::Tensor& bias) {
       const torch::NoGradGuard no_grad;
-      const torch::Tensor out =
-          kind == Kind::kLinear
-              ? torch::matmul(input, w.t()) + bias
-              : torch::conv2d(input, w, bias, {2, 1}, {1, 0});
+      const torch::Tensor out = kind == Kind::kLinear
+                                    ? torch::matmul(input, w.t()) + bias
+                                    : torch::conv2d(input, w, bias, {2, 1}, {1, 0});
       return (out * r).sum().item<double>();
     };
     const auto check = [&](const torch::Tensor& at, const torch::Tensor& gradient, auto evaluate) {
@@ -140,16 +173,23 @@ TEST(Gradients, AgreeWithFiniteDifferencesInDouble) {
     };
     const torch::Tensor input = x.detach(), bias = layer->bias.detach();
     check(input, x.grad(), [&](const torch::Tensor& t) { return loss(t, effective, bias); });
-    check(bias, layer->bias.grad(), [&](const torch::Tensor& t) { return loss(input, effective, t); });
-    check(effective, layer->weight.grad(),
-          [&](const torch::Tensor& t) { return loss(input, t, bias); });
+    check(bias, layer->bias.grad(),
+          [&](const torch::Tensor& t) { return loss(input, effective, t); });
+    // With a masked gradient the pruned entries of W̃ do not move.
+    const torch::Tensor moves = Recipe::parse(recipe).gradient == GradientPart::kMasked
+                                    ? effective.ne(0).to(torch::kDouble)
+                                    : torch::ones_like(effective);
+    check(effective, layer->weight.grad(), [&](const torch::Tensor& t) {
+      return loss(input, effective + (t - effective) * moves, bias);
+    });
   });
 }
 
 TEST(Gradients, GoStraightThrough) {
   // The gradient of W is that of W̃ to the bit: no β, no Jacobian, no mask.
   for (const Kind kind : kKinds) {
-    for (const char* recipe : {"ste", "sr-ste", "transposable", "bi-mask", "s-ste+gradient=exact"}) {
+    for (const char* recipe :
+         {"ste", "sr-ste", "transposable", "bi-mask", "s-ste+gradient=exact"}) {
       SCOPED_TRACE(label(kind, recipe, "2:4"));
       Training sparse(kind, settings_of(recipe, "2:4")), dense(kind, settings_of("dense", "2:4"));
       sparse.pass(0, 1.0);
@@ -204,25 +244,24 @@ TEST(Gradients, SecondDerivativesAreRefused) {
   const auto layer = make_layer(Kind::kLinear, settings_of("sr-ste", "2:4"));
   const torch::Tensor x = make_input(Kind::kLinear, 1).requires_grad_(true);
   const torch::Tensor loss = layer->forward(x).pow(2).sum();
-  EXPECT_TRUE(contains(message_of([&] {
-                         torch::autograd::grad({loss}, {x}, {}, true, /*create_graph=*/true);
-                       }),
-                       "second derivatives"));
+  EXPECT_TRUE(contains(
+      message_of([&] { torch::autograd::grad({loss}, {x}, {}, true, /*create_graph=*/true); }),
+      "second derivatives"));
 }
 
 TEST(Dense, EveryRecipeWithKeepEqualToGroupIsDenseToTheBit) {
-  for_every_recipe({"4:4", "8:8x2"}, [](Kind kind, const std::string& recipe,
-                                        const std::string& pattern) {
-    if (contains(recipe, "fp8")) return;
-    Training a(kind, settings_of(recipe, pattern)), b(kind, settings_of("dense", "2:4"));
-    for (int step = 0; step < 5; ++step) {
-      a.step();
-      b.step();
-    }
-    EXPECT_TRUE(same_bits(a.y, b.y));
-    EXPECT_TRUE(same_bits(a.x.grad(), b.x.grad()));
-    EXPECT_TRUE(same_bits(a.layer->weight, b.layer->weight));
-  });
+  for_every_recipe(
+      {"4:4", "8:8x2"}, [](Kind kind, const std::string& recipe, const std::string& pattern) {
+        if (contains(recipe, "fp8")) return;
+        Training a(kind, settings_of(recipe, pattern)), b(kind, settings_of("dense", "2:4"));
+        for (int step = 0; step < 5; ++step) {
+          a.step();
+          b.step();
+        }
+        EXPECT_TRUE(same_bits(a.y, b.y));
+        EXPECT_TRUE(same_bits(a.x.grad(), b.x.grad()));
+        EXPECT_TRUE(same_bits(a.layer->weight, b.layer->weight));
+      });
 }
 
 TEST(Decay, JoinsTheGradientOncePerStep) {
@@ -258,6 +297,48 @@ TEST(Decay, AloneShrinksPrunedWeightsAndMovesNoOthers) {
   }
 }
 
+TEST(Decay, OfZeroIsNone) {
+  Training a(Kind::kLinear, settings_of("sr-ste+lambda=0", "2:4"));
+  Training b(Kind::kLinear, settings_of("ste", "2:4"));
+  for (int step = 0; step < 4; ++step) {
+    a.step();
+    b.step();
+  }
+  EXPECT_TRUE(same_bits(a.layer->weight, b.layer->weight));
+}
+
+TEST(Decay, OfALayerThatIsUsedAndRegisteredTwiceComesOnce) {
+  struct Twice : torch::nn::Module {
+    explicit Twice(std::shared_ptr<Layer> layer) {
+      register_module("first", layer);
+      register_module("second", layer);
+    }
+  };
+  Training once(Kind::kLinear, settings_of("sr-ste+lambda=0.1", "2:4"));
+  Training twice(Kind::kLinear, settings_of("sr-ste+lambda=0.1", "2:4"));
+  Twice model(twice.layer);
+  for (int i = 0; i < 2; ++i) {
+    once.pass(i, 0.5);
+    twice.pass(i, 0.5);  // the layer is used twice
+  }
+  weft::step(*once.layer, once.optimizer);
+  weft::step(model, twice.optimizer);
+  EXPECT_EQ(twice.layer->state().step, 1);
+  EXPECT_TRUE(same_bits(once.layer->weight, twice.layer->weight));
+  torch::optim::SGD other({torch::ones({1}).requires_grad_(true)}, torch::optim::SGDOptions(0.1));
+  weft::step(model, other);  // trains another part of the model
+  EXPECT_EQ(twice.layer->state().step, 1);
+}
+
+TEST(LbcLayer, IsDenseAtTheStart) {
+  Training lbc(Kind::kLinear, settings_of("lbc", "2:4"));
+  Training dense(Kind::kLinear, settings_of("dense", "2:4"));
+  lbc.pass(0, 1.0);
+  dense.pass(0, 1.0);
+  EXPECT_TRUE(same_bits(lbc.y, dense.y));
+  EXPECT_LT(difference(lbc.layer->scores.detach().sum({2}) * 0.5, torch::ones({136, 9})), 1e-6);
+}
+
 TEST(BiMaskLayer, TheWeightGradientDoesNotKnowTheBackwardMask) {
   Training a(Kind::kLinear, settings_of("bi-mask", "2:4"));
   Training b(Kind::kLinear, settings_of("sr-ste", "2:4"));
@@ -269,17 +350,30 @@ TEST(BiMaskLayer, TheWeightGradientDoesNotKnowTheBackwardMask) {
 }
 
 TEST(Threads, DoNotMatter) {
-  for_every_recipe({"2:4", "2:4x2"}, [](Kind kind, const std::string& recipe,
-                                        const std::string& pattern) {
-    std::vector<torch::Tensor> weights;
-    for (const int count : {1, 2}) {
-      set_threads(count);
-      Training run(kind, settings_of(recipe, pattern));
-      for (int step = 0; step < 4; ++step) run.step(2);
-      weights.push_back(run.layer->weight.detach().clone());
-    }
-    EXPECT_TRUE(same_bits(weights[0], weights[1]));
-  });
+  for_every_recipe({"2:4", "2:4x2"},
+                   [](Kind kind, const std::string& recipe, const std::string& pattern) {
+                     std::vector<torch::Tensor> weights;
+                     for (const int count : {1, 2}) {
+                       set_threads(count);
+                       Training run(kind, settings_of(recipe, pattern));
+                       for (int step = 0; step < 4; ++step) run.step(2);
+                       weights.push_back(run.layer->weight.detach().clone());
+                     }
+                     EXPECT_TRUE(same_bits(weights[0], weights[1]));
+                   });
+}
+
+TEST(Replicas, DrawTheirOwnSamples) {
+  std::vector<torch::Tensor> gradients;
+  for (const int64_t replica : {0, 1}) {
+    LayerSettings settings = settings_of("s-ste", "2:4");
+    settings.replica = replica;
+    settings.replicas = 2;
+    Training run(Kind::kLinear, settings);
+    run.pass(0, 1.0);
+    gradients.push_back(run.layer->weight.grad().clone());
+  }
+  EXPECT_FALSE(same_bits(gradients[0], gradients[1]));
 }
 
 TEST(MicroBatches, DrawTheirOwnSamples) {
@@ -295,33 +389,36 @@ TEST(MicroBatches, DrawTheirOwnSamples) {
 }
 
 TEST(State, SavedInTheMiddleARunContinuesToTheBit) {
-  for_every_recipe({"2:4", "2:4x2"}, [](Kind kind, const std::string& recipe,
-                                        const std::string& pattern) {
-    for (const int saved_at : {3, 7}) {
-      Training whole(kind, settings_of(recipe, pattern));
-      std::stringstream model, optimizer;
-      for (int step = 0; step < test::kTotalSteps; ++step) {
-        if (step == saved_at) {
-          torch::save(whole.layer, model);
-          torch::save(whole.optimizer, optimizer);
+  for_every_recipe(
+      {"2:4", "2:4x2"}, [](Kind kind, const std::string& recipe, const std::string& pattern) {
+        for (const int saved_at : {3, 7}) {
+          Training whole(kind, settings_of(recipe, pattern));
+          std::stringstream model, optimizer;
+          for (int step = 0; step < test::kTotalSteps; ++step) {
+            if (step == saved_at) {
+              torch::save(whole.layer, model);
+              torch::save(whole.optimizer, optimizer);
+            }
+            whole.step();
+          }
+          Training resumed(kind, settings_of(recipe, pattern));
+          {
+            const torch::NoGradGuard no_grad;
+            resumed.layer->weight.fill_(0.5f);
+          }
+          torch::load(resumed.layer, model);
+          torch::load(resumed.optimizer, optimizer);
+          resumed.resume_at(saved_at);
+          for (int step = saved_at; step < test::kTotalSteps; ++step) resumed.step();
+          ASSERT_TRUE(same_bits(whole.layer->weight, resumed.layer->weight)) << saved_at;
+          ASSERT_TRUE(same_bits(whole.y, resumed.y)) << saved_at;
+          if (whole.layer->scores.defined()) {
+            ASSERT_TRUE(same_bits(whole.layer->scores, resumed.layer->scores));
+          }
+          EXPECT_EQ(whole.layer->state().forward, resumed.layer->state().forward);
+          EXPECT_EQ(whole.layer->state().permutation, resumed.layer->state().permutation);
         }
-        whole.step();
-      }
-      Training resumed(kind, settings_of(recipe, pattern));
-      { const torch::NoGradGuard no_grad; resumed.layer->weight.fill_(0.5f); }
-      torch::load(resumed.layer, model);
-      torch::load(resumed.optimizer, optimizer);
-      resumed.resume_at(saved_at);
-      for (int step = saved_at; step < test::kTotalSteps; ++step) resumed.step();
-      ASSERT_TRUE(same_bits(whole.layer->weight, resumed.layer->weight)) << saved_at;
-      ASSERT_TRUE(same_bits(whole.y, resumed.y)) << saved_at;
-      if (whole.layer->scores.defined()) {
-        ASSERT_TRUE(same_bits(whole.layer->scores, resumed.layer->scores));
-      }
-      EXPECT_EQ(whole.layer->state().forward, resumed.layer->state().forward);
-      EXPECT_EQ(whole.layer->state().permutation, resumed.layer->state().permutation);
-    }
-  });
+      });
 }
 
 TEST(State, SurvivesACastToDoubleAndBack) {
@@ -351,8 +448,66 @@ TEST(State, DamagedBuffersAreRefused) {
   EXPECT_TRUE(contains(damaged("mask", [](torch::Tensor& t) { t.set_data(t.slice(0, 0, 3)); }),
                        "another shape"));
   EXPECT_TRUE(contains(damaged("permutation", [](torch::Tensor& t) { t[0] = 99; }),
-                       "no permutation of 24"));
+                       "no permutation of 136"));
   EXPECT_TRUE(contains(damaged("counters", [](torch::Tensor& t) { t[0] = 2; }), "version 2"));
+}
+
+TEST(State, OfAnotherRecipeIsRefused) {
+  Training bi(Kind::kLinear, settings_of("bi-mask", "2:4"));
+  bi.step();
+  for (const auto& [recipe, pattern] : std::vector<std::pair<std::string, std::string>>{
+           {"sr-ste", "2:4"}, {"bi-mask", "1:4"}, {"dense", "2:4"}}) {
+    std::stringstream stream;
+    torch::save(bi.layer, stream);
+    Training other(Kind::kLinear, settings_of(recipe, pattern));
+    EXPECT_TRUE(contains(message_of([&] { torch::load(other.layer, stream); }),
+                         "another recipe or pattern"))
+        << recipe << " " << pattern;
+  }
+}
+
+TEST(State, ScoresAreLearntAgainWhenAnEarlierStateIsLoaded) {
+  Training run(Kind::kLinear, settings_of("lbc", "2:4"));
+  run.step();
+  std::stringstream stream;
+  torch::save(run.layer, stream);
+  for (int step = 0; step < 8; ++step) run.step();
+  EXPECT_FALSE(run.layer->scores.requires_grad());
+  torch::load(run.layer, stream);
+  EXPECT_TRUE(run.layer->scores.requires_grad());
+}
+
+TEST(Steps, EqualWeightsInAnotherPlaceAreTakenUp) {
+  Training run(Kind::kLinear, settings_of("sr-ste", "2:4"));
+  run.pass(0, 1.0);
+  const torch::Tensor before = run.y;
+  run.layer->weight.set_data(run.layer->weight.detach().clone());
+  run.pass(0, 1.0);
+  EXPECT_TRUE(same_bits(run.y, before));
+}
+
+TEST(Steps, WeightsThatChangeInAnyColumnAreNoticed) {
+  Training run(Kind::kLinear, settings_of("sr-ste", "2:4"));
+  run.pass(0, 1.0);
+  {
+    const torch::NoGradGuard no_grad;
+    run.layer->weight.slice(1, 1) += 0.01;  // all but the first input
+  }
+  EXPECT_TRUE(contains(message_of([&] { run.pass(0, 1.0); }), "not through weft::step()"));
+}
+
+TEST(Steps, MasksFollowReplacedWeights) {
+  Training run(Kind::kLinear, settings_of("transposable", "2:4"));
+  run.layer->weights_changed();  // nothing has begun
+  EXPECT_FALSE(run.layer->state().begun);
+  run.step();
+  const Mask before = run.layer->state().forward;
+  {
+    const torch::NoGradGuard no_grad;
+    torch::nn::init::normal_(run.layer->weight);
+  }
+  run.layer->weights_changed();  // at step 1 of 40
+  EXPECT_NE(run.layer->state().forward, before);
 }
 
 TEST(Steps, WeightsThatChangeBehindTheLayerAreNoticed) {
@@ -384,7 +539,9 @@ TEST(Steps, WeightsThatAreNotFiniteAreNamedWithTheStep) {
 TEST(Inputs, OfTheWrongShapeOrTypeAreRefused) {
   const auto linear = make_layer(Kind::kLinear, settings_of("ste", "2:4"));
   EXPECT_TRUE(contains(message_of([&] { linear->forward(torch::zeros({2, 35})); }), "35 features"));
-  EXPECT_TRUE(contains(message_of([&] { linear->forward(torch::zeros({2, 36}, torch::kDouble)); }),
+  EXPECT_TRUE(contains(message_of([&] {
+                         linear->forward(torch::zeros({2, 36}, torch::kDouble));
+                       }),
                        "Double"));
   const auto conv = make_layer(Kind::kConv, settings_of("ste", "2:4"));
   EXPECT_TRUE(contains(message_of([&] { conv->forward(torch::zeros({2, 15, 7, 6})); }), "15 chan"));
@@ -404,6 +561,14 @@ TEST(Telemetry, CountsFlips) {
   EXPECT_GT(moving.flip_rate, 0.0);
   EXPECT_LE(moving.flip_rate, 1.0);
   EXPECT_EQ(moving.changed_bits % 2, 0);  // one in, one out
+  const Mask before = run.layer->state().forward;
+  run.step();
+  for (int64_t r = 0; r < before.rows(); ++r) {
+    for (int64_t c = 0; c < before.cols(); c += 4) {
+      const uint64_t flips = before.bits(r, c, 4) ^ run.layer->state().forward.bits(r, c, 4);
+      EXPECT_EQ(std::popcount(flips) % 2, 0);
+    }
+  }
   EXPECT_EQ(moving.forward_density, 0.5);
   EXPECT_GT(moving.retained, 0.5);
   EXPECT_EQ(moving.plan, "sparse/sparse/dense");

@@ -14,9 +14,11 @@
 
 namespace weft::test {
 
-enum class Kind { kLinear, kConv };
+enum class Kind { kLinear, kConv, kGroupedConv };
 
-inline const char* kind_name(Kind kind) { return kind == Kind::kLinear ? "linear" : "conv"; }
+inline const char* kind_name(Kind kind) {
+  return kind == Kind::kLinear ? "linear" : kind == Kind::kConv ? "conv" : "grouped conv";
+}
 
 constexpr int64_t kTotalSteps = 12;
 
@@ -38,7 +40,10 @@ inline std::shared_ptr<Layer> make_layer(Kind kind, const LayerSettings& setting
   torch::manual_seed(seed);
   std::shared_ptr<Layer> layer;
   if (kind == Kind::kLinear) {
-    layer = std::make_shared<LinearImpl>(36, 24);
+    layer = std::make_shared<LinearImpl>(36, 136);  // more outputs than a work item has rows
+  } else if (kind == Kind::kGroupedConv) {
+    layer = std::make_shared<Conv2dImpl>(
+        torch::nn::Conv2dOptions(16, 32, {3, 2}).stride({2, 1}).padding({1, 0}).groups(2));
   } else {
     layer = std::make_shared<Conv2dImpl>(
         torch::nn::Conv2dOptions(16, 24, {3, 2}).stride({2, 1}).padding({1, 0}));
@@ -64,6 +69,8 @@ inline std::vector<std::string> all_recipes() {
   names.push_back("s-ste+backward=bi-mask");
   names.push_back("t-sr-ste+fp8");
   names.push_back("sr-ste+decay=decoupled");
+  names.push_back("dense+gradient=mvue");
+  names.push_back("bi-mask+fp8");
   return names;
 }
 

@@ -90,6 +90,7 @@ TEST(Recipe, PartsCanBeExchanged) {
   EXPECT_TRUE(recipe.fp8);
   EXPECT_DOUBLE_EQ(Recipe::parse("sr-ste+lambda=6e-5").lambda, 6e-5);
   EXPECT_EQ(Recipe::parse("ste+decay=decoupled").lambda, 2e-4);
+  EXPECT_EQ(Recipe::parse("sr-ste+lambda=0+decay=decoupled").lambda, 0.0);
 }
 
 TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
@@ -107,6 +108,13 @@ TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
   }
   expect_error([] { Recipe::parse("s-ste+gradient=mvue-two-draw").check(Pattern(1, 4)); },
                "is for 2:4");
+  for (const char* idle :
+       {"ste+lambda=1e-3", "static+mask_every=10", "lbc+mask_every=2", "sr-ste+removal_end=0.2",
+        "ste+permutation_every=5", "dense+dense_tail=0.1"}) {
+    expect_error([&] { Recipe::parse(idle); }, "has no effect");
+  }
+  expect_error([] { Recipe::parse("lbc+dense_head=0.5").check(Pattern(2, 4)); },
+               "after the dense head");
   expect_error([] { Recipe::parse("sste"); }, "known are dense, ste");
   expect_error([] { Recipe::parse("ste+forwards=soft"); }, "unknown part 'forwards'");
   expect_error([] { Recipe::parse("ste+forward=hard"); }, "accepted are dense, top-n");
@@ -152,6 +160,20 @@ TEST(SoftThreshold, IsLipschitzWhereHardMasksJump) {
     }
   }
   EXPECT_GT(hard_worst, 100.0f);  // the test can fail
+}
+
+TEST(SoftThreshold, OfACellIsLipschitzByTwiceItsRows) {
+  const Pattern pattern = Pattern::parse("2:4x2");
+  const WeightShape shape{8, 4, 1};
+  for (uint64_t i = 0; i < 500; ++i) {
+    const std::vector<float> a = gaussian(32, 5000 + i);
+    std::vector<float> b = a;
+    for (size_t k = 0; k < b.size(); ++k) {
+      b[k] += 1e-3f * static_cast<float>(Rng(77).normal(i * 64 + k));
+    }
+    EXPECT_LE(largest_difference(soft(a, shape, pattern), soft(b, shape, pattern)),
+              4.0f * largest_difference(a, b) * 1.001f);
+  }
 }
 
 TEST(SoftThreshold, IsHomogeneousOddAndInsideTheHardMask) {
@@ -202,9 +224,9 @@ TEST(SoftThreshold, ScaleIsTheLeastSquaresOne) {
   EXPECT_LT(error(beta), error(1.01 * beta));
   EXPECT_LT(error(beta), error(0.99 * beta));
   const std::vector<float> equal(64, 1.0f);
-  EXPECT_EQ(soft_threshold_scale(equal.data(), top_n(equal, {16, 4, 1}, pattern), {16, 4, 1},
-                                 pattern),
-            1.0);  // S(W) is zero: nothing to scale
+  EXPECT_EQ(
+      soft_threshold_scale(equal.data(), top_n(equal, {16, 4, 1}, pattern), {16, 4, 1}, pattern),
+      1.0);  // S(W) is zero: nothing to scale
 }
 
 // ---- best combination (invariants 14 to 16)
@@ -230,6 +252,12 @@ TEST(BestCombination, BeginsDenseAndEndsWithTheBestSubset) {
         for (int64_t i = 0; i < alive.cols(); ++i) EXPECT_TRUE(!alive.at(r, i) || last.at(r, i));
       }
       before = alive.count();
+      // What momentum does to scores that nobody looks at any more.
+      for (int64_t r = 0; r < alive.rows(); ++r) {
+        for (int64_t i = 0; i < alive.cols(); ++i) {
+          if (!alive.at(r, i)) scores[static_cast<size_t>(r * alive.cols() + i)] = 100.0f;
+        }
+      }
     }
     const Mask mask = lbc.mask(alive);
     EXPECT_EQ(count_groups_in(mask, shape, pattern).violations, 0) << text;
@@ -290,8 +318,9 @@ TEST(BestCombination, ScoreGradientIsThatOfTheModelLinearInU) {
             for (int k = 0; k < group.length; ++k) {
               if (((table.members(i) >> k) & 1) == 0) continue;
               for (int64_t r = 0; r < cell.rows; ++r) {
-                const auto at = static_cast<size_t>((cell.first_row + r * cell.step) * shape.cols() +
-                                                    group.first_col + k * group.step);
+                const auto at =
+                    static_cast<size_t>((cell.first_row + r * cell.step) * shape.cols() +
+                                        group.first_col + k * group.step);
                 sum += alpha[static_cast<size_t>(row * lbc.candidates() + i)] * g[at] * w[at];
               }
             }
@@ -348,12 +377,22 @@ TEST(BiMask, IsInsideTheForwardMaskAndNmAlongPermutedOutputs) {
   }
 }
 
-TEST(BiMask, LosesNothingOfATransposableMask) {
+TEST(BiMask, LosesNothingOfAMaskThatIsTransposableUnderThePermutation) {
   const WeightShape shape{32, 48, 1};
   const std::vector<float> w = gaussian(shape.outs * shape.cols(), 4);
-  const Mask forward = find_mask(solver("exact"), w.data(), shape, Pattern(2, 4));
-  EXPECT_EQ(backward_mask(w.data(), forward, shape, Pattern(2, 4), identity_permutation(32)),
-            forward);
+  const Mask mask = find_mask(solver("exact"), w.data(), shape, Pattern(2, 4));
+  EXPECT_EQ(backward_mask(w.data(), mask, shape, Pattern(2, 4), identity_permutation(32)), mask);
+  std::vector<int64_t> permutation = identity_permutation(32);
+  std::rotate(permutation.begin(), permutation.begin() + 5, permutation.end());
+  Mask scattered(32, 48);  // row i of `mask` is output permutation[i]
+  for (int64_t r = 0; r < 32; ++r) {
+    for (int64_t c = 0; c < 48; ++c) {
+      scattered.set(permutation[static_cast<size_t>(r)], c, mask.at(r, c));
+    }
+  }
+  EXPECT_EQ(backward_mask(w.data(), scattered, shape, Pattern(2, 4), permutation), scattered);
+  EXPECT_NE(backward_mask(w.data(), scattered, shape, Pattern(2, 4), identity_permutation(32)),
+            scattered);
 }
 
 TEST(BiMask, KeepsTheExpectedShareOfRandomMasks) {
@@ -382,8 +421,7 @@ TEST(Permutation, MoreTriesAreNeverWorseAndSwapsBeatChance) {
   for (const auto goal : {PermutationGoal::kKept, PermutationGoal::kEligible}) {
     std::map<PermutationSearch, int64_t> best;
     for (const auto search : {PermutationSearch::kRandom, PermutationSearch::kSwap}) {
-      int64_t last =
-          permutation_value(forward, pattern, goal, identity_permutation(shape.outs));
+      int64_t last = permutation_value(forward, pattern, goal, identity_permutation(shape.outs));
       for (const int64_t tries : {1, 10, 100, 1000}) {
         std::vector<int64_t> permutation = identity_permutation(shape.outs);
         improve_permutation(forward, pattern, {search, goal, tries}, Rng(9), permutation);
@@ -454,8 +492,8 @@ class TrainedLayer {
 
   const LayerState& at(int64_t step) {  // with other weights at every step
     for (size_t i = 0; i < weights_.size(); ++i) {
-      weights_[i] =
-          static_cast<float>(Rng(17).normal(i) + 0.5 * Rng(100 + static_cast<uint64_t>(step)).normal(i));
+      weights_[i] = static_cast<float>(Rng(17).normal(i) +
+                                       0.5 * Rng(100 + static_cast<uint64_t>(step)).normal(i));
     }
     input_.weights = weights_.data();
     state_.step = step;
@@ -510,6 +548,13 @@ TEST(Schedule, LbcIsDenseAtTheStartAndNmFromHalfOn) {
   const Mask mask = run.at(10).forward;
   EXPECT_EQ(mask.density(), 0.5);
   EXPECT_EQ(run.at(20).forward, mask);
+}
+
+TEST(Schedule, RemovalBeginsWhenTheDenseHeadEnds) {
+  TrainedLayer run("lbc+dense_head=0.25", "2:4", 20);
+  EXPECT_FALSE(run.at(4).sparse());
+  EXPECT_EQ(run.at(5).forward.density(), 1.0);
+  EXPECT_EQ(run.at(10).forward.density(), 0.5);
 }
 
 TEST(Schedule, BetaIsComputedOnce) {

@@ -37,10 +37,10 @@ TEST_F(TrainCommands, HelpNamesTheCommandsOfBothPrograms) {
 
 #ifdef WEFT_HAS_TORCH
 TEST_F(TrainCommands, BenchLayerHasTheSplitOfAStep) {
-  const Outcome outcome = run({"bench", "layer", "--shape", "64x32x48", "--rounds", "1", "--plan",
-                               "sparse", "--recipe", "t-sr-ste", "--recipe", "lbc", "--recipe",
-                               "s-ste+gradient=mvue-two-draw", "--pattern", "2:4", "--pattern",
-                               "1:4", "--json"});
+  const Outcome outcome =
+      run({"bench", "layer", "--shape", "64x32x48", "--rounds", "1", "--plan", "sparse", "--recipe",
+           "t-sr-ste", "--recipe", "lbc", "--recipe", "s-ste+gradient=mvue-two-draw", "--pattern",
+           "2:4", "--pattern", "1:4", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json records = outcome.json();
   ASSERT_EQ(records.size(), 5u);  // two-draw is for 2:4 only
@@ -67,6 +67,7 @@ TEST_F(TrainCommands, WrongFlagsOfBenchLayerAreUsageErrors) {
       {{"bench", "layer", "--pattern", "5:4"}, "5:4"},
       {{"bench", "layer", "--plan", "fast"}, "auto, dense and sparse"},
       {{"bench", "layer", "--rounds", "0"}, "--rounds"},
+      {{"bench", "layer", "--recipe", "dense+backward=bi-mask"}, "this one is dense"},
   };
   for (const auto& [arguments, part] : cases) {
     const Outcome outcome = run(arguments);

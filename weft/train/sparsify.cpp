@@ -4,6 +4,8 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <set>
+
 #include "weft/train/layers/conv2d.h"
 #include "weft/train/layers/linear.h"
 
@@ -13,8 +15,8 @@ namespace {
 // A module with weights of its own, and where it hangs.
 struct Place {
   std::string name;
-  std::string key;                    // in its parent
-  torch::nn::Module* parent;          // null for the model itself
+  std::string key;            // in its parent
+  torch::nn::Module* parent;  // null for the model itself
   std::shared_ptr<torch::nn::Module> module;
 
   torch::nn::SequentialImpl* sequential() const {
@@ -29,20 +31,30 @@ bool has_matrices(const torch::nn::Module& module) {
   return false;
 }
 
-void collect(torch::nn::Module& parent, const std::string& prefix, std::vector<Place>& places) {
-  for (const auto& child : parent.named_children()) {
-    const std::string name = prefix.empty() ? child.key() : prefix + "." + child.key();
-    if (has_matrices(*child.value())) places.push_back({name, child.key(), &parent, child.value()});
-    collect(*child.value(), name, places);
+// In the order of registration. A module that hangs in several places is taken up at its first.
+class Places {
+ public:
+  explicit Places(torch::nn::Module& model) {
+    if (has_matrices(model)) places_.push_back({"", "", nullptr, model.shared_from_this()});
+    collect(model, "");
   }
-}
+  const std::vector<Place>& all() const { return places_; }
 
-std::vector<Place> places_of(torch::nn::Module& model) {
-  std::vector<Place> places;
-  if (has_matrices(model)) places.push_back({"", "", nullptr, model.shared_from_this()});
-  collect(model, "", places);
-  return places;
-}
+ private:
+  void collect(torch::nn::Module& parent, const std::string& prefix) {
+    for (const auto& child : parent.named_children()) {
+      if (!seen_.insert(child.value().get()).second) continue;
+      const std::string name = prefix.empty() ? child.key() : prefix + "." + child.key();
+      if (has_matrices(*child.value())) {
+        places_.push_back({name, child.key(), &parent, child.value()});
+      }
+      collect(*child.value(), name);
+    }
+  }
+
+  std::vector<Place> places_;
+  std::set<const torch::nn::Module*> seen_;
+};
 
 bool is_product(const torch::nn::Module& module) {
   return module.as<Layer>() != nullptr || module.as<torch::nn::LinearImpl>() != nullptr ||
@@ -59,6 +71,12 @@ std::optional<WeightShape> shape_of(const torch::nn::Module& module) {
                        conv->weight.size(2) * conv->weight.size(3)};
   }
   return std::nullopt;
+}
+
+int64_t channel_groups_of(const torch::nn::Module& module) {
+  if (const auto* layer = module.as<Layer>()) return layer->channel_groups();
+  const auto* conv = module.as<torch::nn::Conv2dImpl>();
+  return conv == nullptr ? 1 : conv->options.groups();
 }
 
 std::string kind_of(const torch::nn::Module& module) {
@@ -78,38 +96,13 @@ std::string cannot_reach(const Place& place) {
   if (module.as<torch::nn::EmbeddingImpl>() != nullptr) return "an embedding: no product";
   if (!is_product(module)) return fmt::format("weft has no {}", module.name());
   if (const auto* conv = module.as<torch::nn::Conv2dImpl>()) {
-    const torch::nn::Conv2dOptions options =
-        torch::nn::Conv2dOptions(conv->options.in_channels(), conv->options.out_channels(),
-                                 conv->options.kernel_size())
-            .stride(conv->options.stride())
-            .dilation(conv->options.dilation())
-            .groups(conv->options.groups())
-            .padding(conv->options.padding())
-            .padding_mode(conv->options.padding_mode());
-    if (const std::string problem = Conv2dImpl::objection(options); !problem.empty()) {
-      return problem;
-    }
+    const std::string problem = Conv2dImpl::cannot_take(Conv2dImpl::options_of(*conv));
+    if (!problem.empty()) return problem;
   }
   if (place.sequential() != nullptr) return "";
-  return fmt::format("held by its type, which C++ cannot exchange: declare it as {}",
-                     module.as<torch::nn::Conv2dImpl>() != nullptr ? "weft::Conv2d"
-                                                                   : "weft::Linear");
-}
-
-// Why a recipe cannot make this layer sparse, or nothing.
-std::string cannot_be_sparse(const WeightShape& shape, const Recipe& recipe,
-                             const Pattern& pattern) {
-  if (shape.ins == 1 && shape.taps > 1) return "depthwise: one input per output";
-  if (shape.ins < pattern.group()) {
-    return fmt::format("too narrow: {} inputs, and groups are of {}", shape.ins, pattern.group());
-  }
-  const bool along_outputs =
-      recipe.forward == ForwardPart::kTransposable || recipe.backward == BackwardPart::kBiMask;
-  if (along_outputs && shape.outs < pattern.group()) {
-    return fmt::format("too narrow: {} outputs, and groups are of {}", shape.outs,
-                       pattern.group());
-  }
-  return "";
+  return fmt::format(
+      "held by its type, which C++ cannot exchange: declare it as {}",
+      module.as<torch::nn::Conv2dImpl>() != nullptr ? "weft::Conv2d" : "weft::Linear");
 }
 
 struct Decision {
@@ -157,7 +150,8 @@ class Rules {
     if (recipe.forward == ForwardPart::kDense && !recipe.samples_gradient()) {
       return {std::move(recipe), pattern, std::move(reason)};
     }
-    const std::string problem = cannot_be_sparse(*shape_of(*place.module), recipe, pattern);
+    const std::string problem = Layer::objection(*shape_of(*place.module),
+                                                 channel_groups_of(*place.module), recipe, pattern);
     if (!problem.empty()) return {Recipe::parse("dense"), pattern, problem};
     return {std::move(recipe), pattern, std::move(reason)};
   }
@@ -172,7 +166,9 @@ void exchange(const Place& place, Holder holder) {
   for (auto& any : *place.sequential()) {
     if (any.ptr() == place.module) any = torch::nn::AnyModule(holder);
   }
-  place.parent->replace_module(place.key, holder.ptr());
+  for (const auto& child : place.parent->named_children()) {
+    if (child.value() == place.module) place.parent->replace_module(child.key(), holder.ptr());
+  }
 }
 
 std::shared_ptr<Layer> as_weft(const Place& place) {
@@ -196,7 +192,7 @@ LayerReport report_of(const Place& place, const Layer& layer, const std::string&
   const bool sparse = !layer.always_dense() || layer.settings().recipe.samples_gradient();
   return {place.name,
           kind_of(*place.module),
-          layer.settings().recipe.name,
+          sparse ? layer.settings().recipe.name : "dense",
           sparse ? layer.settings().pattern.str() : "",
           std::string(path_name(layer.path())),
           reason};
@@ -206,7 +202,8 @@ LayerReport report_of(const Place& place, const Layer& layer, const std::string&
 
 std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsityPlan& plan) {
   const Rules rules(plan);
-  const std::vector<Place> places = places_of(model);
+  const Places found(model);
+  const std::vector<Place>& places = found.all();
   const auto planner = plan.planner ? plan.planner : std::make_shared<Planner>();
   const Place *first = nullptr, *last = nullptr;
   for (const Place& place : places) {
@@ -241,7 +238,8 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsityPlan& 
 
 void densify(torch::nn::Module& model) {
   const torch::NoGradGuard no_grad;
-  for (const Place& place : places_of(model)) {
+  const Places found(model);
+  for (const Place& place : found.all()) {
     const auto layer = std::dynamic_pointer_cast<Layer>(place.module);
     if (!layer) continue;
     const bool training = layer->is_training();

@@ -2,16 +2,18 @@
 //
 //   SparsityPlan plan;
 //   plan.recipe = "t-sr-ste";                      every layer, but the first and the last
-//   plan.rules = {{"attention.*", "dense", {}}};   except these; the first rule that matches counts
+//   plan.rules = {{"attention.*", "dense"}};       except these; the first rule that matches counts
 //   for (const LayerReport& layer : sparsify(*model, plan)) ...   what happened, and why
 //
 // Which layers it reaches: weft::Linear and weft::Conv2d wherever they are, and torch::nn::Linear
 // and torch::nn::Conv2d inside a torch::nn::Sequential, which are replaced by weft's. Those take
 // over the same parameters under the same names. A torch layer that is a member of some other
-// module stays what it is, because C++ code calls it by its type, and the report says so: declare it
-// as weft::Linear or weft::Conv2d instead, which take the same options.
+// module stays what it is, because C++ code calls it by its type, and the report says so: declare
+// it as weft::Linear or weft::Conv2d instead, which take the same options.
 //
-// Make the optimiser afterwards: lbc adds parameters.
+// Make the optimiser afterwards, of either: lbc adds parameters, and densify makes new ones. A
+// layer that is registered in several places is one layer, under its first name; one that is shared
+// between two modules is exchanged in the first only.
 #pragma once
 
 #include <string>

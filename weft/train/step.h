@@ -5,7 +5,8 @@
 //   weft::step(*model, optimizer);
 //
 // Adds the decay of each recipe to the clipped gradients, steps the optimiser, counts the step and
-// brings masks and schedules up to date. Data-parallel runs reduce their gradients before.
+// brings masks and schedules up to date, of the layers that this optimiser trains. Data-parallel
+// runs reduce their gradients before.
 #pragma once
 
 #include <torch/optim/optimizer.h>

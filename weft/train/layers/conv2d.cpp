@@ -1,10 +1,12 @@
 #include "weft/train/layers/conv2d.h"
 
+#include <variant>
+
 namespace weft {
 namespace {
 
+// get_if is found by the type of its argument: c10's variant in libtorch 1.13, std's later.
 using PaddingSame = torch::enumtype::kSame;
-using PaddingValid = torch::enumtype::kValid;
 
 int64_t same_padding(int64_t kernel, int64_t dilation) { return dilation * (kernel - 1) / 2; }
 
@@ -19,10 +21,10 @@ ConvShape geometry_of(const torch::nn::Conv2dOptions& options) {
   s.stride_w = options.stride()->at(1);
   s.dilation_h = options.dilation()->at(0);
   s.dilation_w = options.dilation()->at(1);
-  if (const auto* sizes = c10::get_if<torch::ExpandingArray<2>>(&options.padding())) {
+  if (const auto* sizes = get_if<torch::ExpandingArray<2>>(&options.padding())) {
     s.pad_h = (*sizes)->at(0);
     s.pad_w = (*sizes)->at(1);
-  } else if (c10::get_if<PaddingSame>(&options.padding()) != nullptr) {
+  } else if (get_if<PaddingSame>(&options.padding()) != nullptr) {
     s.pad_h = same_padding(s.kernel_h, s.dilation_h);
     s.pad_w = same_padding(s.kernel_w, s.dilation_w);
   }
@@ -31,12 +33,24 @@ ConvShape geometry_of(const torch::nn::Conv2dOptions& options) {
 
 }  // namespace
 
-std::string Conv2dImpl::objection(const torch::nn::Conv2dOptions& options) {
-  if (c10::get_if<torch::enumtype::kZeros>(&options.padding_mode()) == nullptr) {
+// ConvImpl keeps its options in a form for any number of dimensions and for transposed ones.
+torch::nn::Conv2dOptions Conv2dImpl::options_of(const torch::nn::Conv2dImpl& layer) {
+  return torch::nn::Conv2dOptions(layer.options.in_channels(), layer.options.out_channels(),
+                                  layer.options.kernel_size())
+      .stride(layer.options.stride())
+      .dilation(layer.options.dilation())
+      .groups(layer.options.groups())
+      .bias(layer.options.bias())
+      .padding(layer.options.padding())
+      .padding_mode(layer.options.padding_mode());
+}
+
+std::string Conv2dImpl::cannot_take(const torch::nn::Conv2dOptions& options) {
+  if (get_if<torch::enumtype::kZeros>(&options.padding_mode()) == nullptr) {
     return "pads with something else than zeros";
   }
   const ConvShape s = geometry_of(options);
-  if (c10::get_if<PaddingSame>(&options.padding()) != nullptr &&
+  if (get_if<PaddingSame>(&options.padding()) != nullptr &&
       (s.dilation_h * (s.kernel_h - 1) % 2 != 0 || s.dilation_w * (s.kernel_w - 1) % 2 != 0)) {
     return "pads one side more than the other";
   }
@@ -52,16 +66,7 @@ Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dOptions& options)
 }
 
 Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dImpl& other)
-    : Layer("weft::Conv2d"),
-      options_(other.options.in_channels(), other.options.out_channels(),
-               other.options.kernel_size()) {
-  // ConvImpl keeps its options in the form for any number of dimensions.
-  options_.stride(other.options.stride())
-      .dilation(other.options.dilation())
-      .groups(other.options.groups())
-      .bias(other.options.bias())
-      .padding(other.options.padding())
-      .padding_mode(other.options.padding_mode());
+    : Layer("weft::Conv2d"), options_(options_of(other)) {
   weight = register_parameter("weight", other.weight, other.weight.requires_grad());
   if (other.bias.defined()) {
     bias = register_parameter("bias", other.bias, other.bias.requires_grad());
@@ -70,7 +75,7 @@ Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dImpl& other)
 }
 
 void Conv2dImpl::init(const torch::nn::Conv2dOptions& options) {
-  const std::string problem = objection(options);
+  const std::string problem = cannot_take(options);
   WEFT_CHECK(problem.empty(), "a convolution that {} cannot be a layer of weft", problem);
   geometry_ = geometry_of(options);
   register_state();
@@ -80,7 +85,11 @@ torch::nn::Conv2d Conv2dImpl::densified() {
   const torch::NoGradGuard no_grad;
   torch::nn::Conv2d dense(options_);
   dense->weight.set_data(effective_weight());
-  if (bias.defined()) dense->bias.set_data(bias.detach().clone());
+  dense->weight.requires_grad_(weight.requires_grad());
+  if (bias.defined()) {
+    dense->bias.set_data(bias.detach().clone());
+    dense->bias.requires_grad_(bias.requires_grad());
+  }
   return dense;
 }
 
@@ -107,8 +116,8 @@ void Conv2dImpl::reset_products(std::shared_ptr<Planner> planner, int micro_batc
 
 torch::Tensor Conv2dImpl::packed_forward(const torch::Tensor& x) {
   const ConvShape shape = shape_for(x);
-  torch::Tensor y = torch::empty(
-      {shape.images, shape.outs, shape.out_height(), shape.out_width()}, x.options());
+  torch::Tensor y =
+      torch::empty({shape.images, shape.outs, shape.out_height(), shape.out_width()}, x.options());
   products_->forward(shape, x.data_ptr<float>(), bias.defined() ? bias.data_ptr<float>() : nullptr,
                      y.data_ptr<float>());
   return y;

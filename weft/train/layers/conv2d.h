@@ -19,14 +19,16 @@ class Conv2dImpl : public Layer {
   // With the weight and bias of another layer, not copies of them.
   explicit Conv2dImpl(const torch::nn::Conv2dImpl& other);
 
+  static torch::nn::Conv2dOptions options_of(const torch::nn::Conv2dImpl& layer);
   // Empty, or why a layer of these options cannot be a Conv2d of weft.
-  static std::string objection(const torch::nn::Conv2dOptions& options);
+  static std::string cannot_take(const torch::nn::Conv2dOptions& options);
 
   torch::Tensor forward(const torch::Tensor& x) override;  // x: [images, ins, height, width]
 
   WeightShape weight_shape() const override {
     return {weight.size(0), weight.size(1), weight.size(2) * weight.size(3)};
   }
+  int64_t channel_groups() const override { return geometry_.groups; }
   torch::nn::Conv2d densified();
 
  private:

@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <set>
 
 #include "weft/core/bits.h"
 #include "weft/mask/retained.h"
@@ -19,12 +20,19 @@ namespace weft {
 
 namespace {
 
-// A few hundred weights stand for all: an optimiser moves nearly every one of them.
+// A few hundred weights, scattered over all rows and columns, stand for all: an optimiser moves
+// nearly every one of them.
 uint64_t fingerprint_of(const torch::Tensor& weight) {
   const torch::Tensor flat = weight.detach().reshape({-1});
-  const int64_t step = std::max<int64_t>(1, flat.numel() / 256);
+  if (flat.numel() == 0) return 0;
+  torch::Tensor places = torch::empty({256}, torch::kLong);
+  for (int64_t i = 0; i < places.numel(); ++i) {
+    places.data_ptr<int64_t>()[i] =
+        static_cast<int64_t>((static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15 >> 16) %
+                             static_cast<uint64_t>(flat.numel()));
+  }
   const torch::Tensor some =
-      flat.slice(0, 0, flat.numel(), step).to(torch::kCPU, torch::kDouble).contiguous();
+      flat.index_select(0, places.to(flat.device())).to(torch::kCPU, torch::kDouble).contiguous();
   const auto* values = some.data_ptr<double>();
   uint64_t hash = static_cast<uint64_t>(flat.numel());
   for (int64_t i = 0; i < some.numel(); ++i) {
@@ -34,12 +42,15 @@ uint64_t fingerprint_of(const torch::Tensor& weight) {
   return hash;
 }
 
-int64_t changed_bits(Mask& before, Mask& after) {
+int64_t changed_bits(const Mask& before, const Mask& after) {
   if (before.rows() != after.rows() || before.cols() != after.cols()) return 0;
   int64_t changed = 0;
-  const int64_t words = before.rows() * ((before.cols() + 63) / 64);
-  const uint64_t *a = before.row_words(0), *b = after.row_words(0);
-  for (int64_t i = 0; i < words; ++i) changed += popcount64(a[i] ^ b[i]);
+  for (int64_t row = 0; row < after.rows(); ++row) {
+    for (int64_t col = 0; col < after.cols(); col += 64) {
+      const int count = static_cast<int>(std::min<int64_t>(64, after.cols() - col));
+      changed += popcount64(before.bits(row, col, count) ^ after.bits(row, col, count));
+    }
+  }
   return changed;
 }
 
@@ -49,8 +60,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 double cosine(const torch::Tensor& a, const torch::Tensor& b) {
   const double product = (a.to(torch::kDouble) * b.to(torch::kDouble)).sum().item<double>();
-  const double norms = a.to(torch::kDouble).norm().item<double>() *
-                       b.to(torch::kDouble).norm().item<double>();
+  const double norms =
+      a.to(torch::kDouble).norm().item<double>() * b.to(torch::kDouble).norm().item<double>();
   return norms > 0.0 ? product / norms : 1.0;
 }
 
@@ -92,13 +103,17 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
                "a backward pass through {} after its weights have changed: run the forward pass "
                "again after every optimiser step",
                layer.name());
+    layer.require_same_weights();
     const torch::Tensor x = context->get_saved_variables()[0].contiguous();
     const torch::Tensor g = gradients[0].contiguous();
     torch::Tensor dx, dw, db, ds;
     if (context->needs_input_grad(0)) dx = layer.backward_data_product(g, x);
-    if (context->needs_input_grad(1)) dw = layer.backward_weight_product(g, x, handle->call);
+    const bool learns_scores = layer.scores.defined() && context->needs_input_grad(3);
+    if (context->needs_input_grad(1) || learns_scores) {
+      dw = layer.backward_weight_product(g, x, handle->call);
+    }
     if (layer.bias.defined() && context->needs_input_grad(2)) db = layer.bias_gradient(g);
-    if (dw.defined() && context->needs_input_grad(3)) ds = layer.score_gradient(dw);
+    if (learns_scores) ds = layer.score_gradient(dw);
     return {dx, dw, db, ds, torch::Tensor()};
   }
 };
@@ -122,11 +137,45 @@ void Layer::register_state() {
   configure({});
 }
 
+std::string Layer::objection(const WeightShape& shape, int64_t channel_groups, const Recipe& recipe,
+                             const Pattern& pattern) {
+  const int64_t outs = shape.outs / channel_groups, group = pattern.group();
+  if (shape.ins == 1 && shape.taps > 1) return "depthwise: one input per output";
+  if (shape.ins < group) {
+    return fmt::format("too narrow: {} inputs, and groups are of {}", shape.ins, group);
+  }
+  const bool bi_mask = recipe.backward == BackwardPart::kBiMask;
+  const bool transposable = recipe.forward == ForwardPart::kTransposable;
+  if ((transposable || bi_mask) && outs < group) {
+    return fmt::format("too narrow: {} outputs, and groups are of {}", outs, group);
+  }
+  if (channel_groups == 1) return "";
+  // Blocks of outputs, which a mask treats together, must not reach into the next group of
+  // channels.
+  if (bi_mask) return "groups of channels: a permutation would mix them";
+  const int64_t block = pattern.share() > 1 ? pattern.block() : transposable ? group : 1;
+  if (outs % block != 0) {
+    return fmt::format("groups of {} output channels do not hold whole blocks of {}", outs, block);
+  }
+  return "";
+}
+
 void Layer::configure(const LayerSettings& settings) {
   settings.recipe.check(settings.pattern);
+  WEFT_CHECK(
+      settings.replicas >= 1 && settings.replica >= 0 && settings.replica < settings.replicas,
+      "replica {} of {}", settings.replica, settings.replicas);
   WEFT_CHECK(settings.total_steps > 0 || !settings.recipe.needs_total_steps(),
              "recipe '{}' has a schedule in shares of the run: total_steps must be given",
              settings.recipe.name);
+  const bool sparse = settings.recipe.forward != ForwardPart::kDense &&
+                      settings.pattern.keep() < settings.pattern.group();
+  if (sparse && channel_groups() > 1) {
+    const std::string problem =
+        objection(weight_shape(), channel_groups(), settings.recipe, settings.pattern);
+    WEFT_CHECK(problem.empty(), "a layer cannot have recipe '{}' at {}: {}", settings.recipe.name,
+               settings.pattern.str(), problem);
+  }
   settings_ = settings;
   if (!settings_.planner) settings_.planner = std::make_shared<Planner>();
   // With keep = group every method is dense training: no masks, no samples, β = 1.
@@ -144,9 +193,13 @@ void Layer::configure(const LayerSettings& settings) {
   cosine_.reset();
   reset_products(settings_.planner, settings_.micro_batches);
   reset_scores();
+  forget_operands();
+  store_state();
+}
+
+void Layer::forget_operands() {
   ++stamp_;
   operands_valid_ = false;
-  store_state();
 }
 
 void Layer::reset_scores() {
@@ -173,10 +226,11 @@ LayerInput Layer::input_of(const torch::Tensor& host) const {
   return input;
 }
 
-void Layer::bring_up_to_date() {
+void Layer::update(bool weights_replaced) {
   const auto start = std::chrono::steady_clock::now();
   const torch::Tensor host = host_weights();
   LayerInput input = input_of(host);
+  input.replaced = weights_replaced;
   torch::Tensor host_scores;
   if (scores.defined()) {
     host_scores = scores.detach().to(torch::kCPU, torch::kFloat).contiguous();
@@ -186,28 +240,37 @@ void Layer::bring_up_to_date() {
   if (settings_.telemetry) before = state_.forward;
   try {
     weft::bring_up_to_date(input, state_);
-  } catch (const UnusableWeightError& error) {
+  } catch (const Error& error) {
     throw Error(fmt::format("{} at step {}: {}", name(), state_.step, error.what()));
   }
   if (settings_.telemetry) changed_bits_ = changed_bits(before, state_.forward);
   freeze_scores_at_the_end();
   products().times().mask += seconds_since(start);
-  ++stamp_;
-  operands_valid_ = false;
+  step_pending_ = false;
+  forget_operands();
   store_state();
 }
 
+void Layer::bring_up_to_date() { update(/*weights_replaced=*/false); }
+
+void Layer::require_same_weights() const {
+  WEFT_CHECK(fingerprint_ == fingerprint_of(weight),
+             "the weights of {} changed, and not through weft::step(): take optimiser steps with "
+             "it, and after loading or editing weights call weights_changed()",
+             name());
+  WEFT_CHECK(data_ == weight.data_ptr(),
+             "the weights of {} have been put elsewhere between its forward and backward pass",
+             name());
+}
+
 void Layer::prepare() {
-  if (!state_.begun) bring_up_to_date();
-  if (operands_valid_) {
-    WEFT_CHECK(fingerprint_ == fingerprint_of(weight),
-               "the weights of {} changed, and not through weft::step(): take optimiser steps with "
-               "it, and after loading or editing weights call weights_changed()",
-               name());
-    return;
-  }
+  if (!state_.begun || step_pending_) bring_up_to_date();
+  // Equal weights in another place: operands may still point to the old one.
+  if (operands_valid_ && data_ != weight.data_ptr()) forget_operands();
+  if (operands_valid_) return require_same_weights();
   make_operands();
   fingerprint_ = fingerprint_of(weight);
+  data_ = weight.data_ptr();
   operands_valid_ = true;
 }
 
@@ -233,8 +296,7 @@ void Layer::make_packed_operands() {
   const float* values = weight.data_ptr<float>();
   const size_t size = static_cast<size_t>(weight.numel());
   const bool sparse = state_.sparse();
-  const bool own_values =
-      settings_.recipe.fp8 || (sparse && !values_are_weights(settings_.recipe));
+  const bool own_values = settings_.recipe.fp8 || (sparse && !values_are_weights(settings_.recipe));
   LayerOperands operands;
   operands.forward.values = operands.backward.values = values;
   if (own_values) {
@@ -277,8 +339,8 @@ void Layer::describe_operands(LayerOperands& operands) const {
   operands.masked_gradient = settings_.recipe.gradient == GradientPart::kMasked;
   if (whole) {  // the pattern of its density stands for it
     const double kept = state_.forward.density() * pattern.group();
-    const int keep = std::clamp(static_cast<int>(std::ceil(kept - 0.05)), pattern.keep(),
-                                pattern.group());
+    const int keep =
+        std::clamp(static_cast<int>(std::ceil(kept - 0.05)), pattern.keep(), pattern.group());
     operands.planned = Pattern(keep, pattern.group(), pattern.share());
   }
 }
@@ -357,18 +419,17 @@ std::optional<Sampling> Layer::sampling(int64_t call) const {
   options.sampler =
       recipe.gradient == GradientPart::kMvueTwoDraw ? Sampler::kTwoDraw : Sampler::kExact;
   options.key = {state_.seed, static_cast<uint64_t>(state_.step),
-                 static_cast<uint32_t>(state_.layer), static_cast<uint32_t>(call)};
+                 static_cast<uint32_t>(state_.layer),
+                 static_cast<uint32_t>(call * settings_.replicas + settings_.replica)};
   return Sampling{options, recipe.fp8 ? std::optional(Fp8::kE5m2) : std::nullopt};
 }
 
 // Once one candidate is left there is nothing to learn, and momentum shall not move on by itself.
 void Layer::freeze_scores_at_the_end() {
-  if (!scores.defined() ||
-      removal_progress(settings_.recipe, state_.step, settings_.total_steps) < 1.0) {
-    return;
-  }
-  scores.mutable_grad() = torch::Tensor();
-  scores.requires_grad_(false);
+  if (!scores.defined()) return;
+  const bool ended = removal_progress(settings_.recipe, state_.step, settings_.total_steps) >= 1.0;
+  if (ended) scores.mutable_grad() = torch::Tensor();
+  scores.requires_grad_(!ended);
 }
 
 torch::Tensor Layer::score_gradient(const torch::Tensor& dw) const {
@@ -403,13 +464,15 @@ void Layer::add_decay(double learning_rate) {
   }
 }
 
-void Layer::advance() {
+void Layer::count_step() {
   ++state_.step;
   state_.call = 0;
-  bring_up_to_date();
+  step_pending_ = true;
 }
 
-void Layer::weights_changed() { bring_up_to_date(); }
+void Layer::weights_changed() {
+  if (state_.begun) update(/*weights_replaced=*/true);
+}
 
 LayerTelemetry Layer::telemetry() {
   LayerTelemetry t;
@@ -417,8 +480,7 @@ LayerTelemetry Layer::telemetry() {
     const torch::Tensor host = host_weights();
     t.forward_density = state_.forward.density();
     t.retained = retained(host.data_ptr<float>(), weight_shape(), state_.forward).fraction();
-    t.backward_density =
-        state_.backward.rows() > 0 ? state_.backward.density() : t.forward_density;
+    t.backward_density = state_.backward.rows() > 0 ? state_.backward.density() : t.forward_density;
     t.backward_kept = t.backward_density / t.forward_density;
   }
   t.changed_bits = changed_bits_;
@@ -441,25 +503,35 @@ void Layer::store_state() {
   saved_backward_mask_.set_data(words_of(state_.backward));
   saved_permutation_.set_data(words_of(state_.permutation));
   saved_alive_.set_data(words_of(state_.alive));
-  saved_counters_.set_data(counters_of(state_));
+  saved_counters_.set_data(counters_of(state_, state_owner()));
+}
+
+// Whose state it is: a layer with another recipe would make something else of it.
+std::string Layer::state_owner() const {
+  return always_dense() ? "dense" : settings_.recipe.name + " at " + settings_.pattern.str();
 }
 
 void Layer::restore_state() {
   const WeightShape shape = weight_shape();
   const auto context = fmt::format("the saved state of {}", name());
-  state_ = state_from_counters(saved_counters_, context);
-  state_.forward = mask_from(saved_mask_, shape.outs, shape.cols(), context + ": mask");
-  state_.backward = mask_from(saved_backward_mask_, shape.outs, shape.cols(),
-                              context + ": backward_mask");
-  state_.permutation = permutation_from(saved_permutation_, shape.outs, context);
+  LayerState state = state_from_counters(saved_counters_, state_owner(), context);
+  state.forward = mask_from(saved_mask_, shape.outs, shape.cols(), context + ": mask");
+  state.backward =
+      mask_from(saved_backward_mask_, shape.outs, shape.cols(), context + ": backward_mask");
+  state.permutation = permutation_from(saved_permutation_, shape.outs, context);
   if (settings_.recipe.forward == ForwardPart::kUnion) {
     const BestCombination lbc(shape, settings_.pattern);
-    state_.alive = mask_from(saved_alive_, lbc.cells() * lbc.groups(), lbc.candidates(),
-                             context + ": alive");
+    state.alive =
+        mask_from(saved_alive_, lbc.cells() * lbc.groups(), lbc.candidates(), context + ": alive");
   }
+  const bool sparse =
+      state.begun && !is_dense_step(settings_.recipe, state.step, settings_.total_steps);
+  WEFT_CHECK(state.sparse() == sparse, "{}: step {} has {} mask, and should have {}", context,
+             state.step, state.sparse() ? "a" : "no", sparse ? "one" : "none");
+  state_ = std::move(state);
+  step_pending_ = false;
   freeze_scores_at_the_end();
-  ++stamp_;
-  operands_valid_ = false;
+  forget_operands();
   store_state();
 }
 
@@ -467,11 +539,12 @@ void Layer::state_changed() { restore_state(); }
 
 void Layer::save(torch::serialize::OutputArchive& archive) const {
   // `call` counts products, which do not write to the buffers.
-  torch::Tensor(saved_counters_).set_data(counters_of(state_));
+  torch::Tensor(saved_counters_).set_data(counters_of(state_, state_owner()));
   torch::nn::Module::save(archive);
 }
 
 void Layer::load(torch::serialize::InputArchive& archive) {
+  forget_operands();  // whatever happens, they are of weights that are gone
   torch::nn::Module::load(archive);
   restore_state();
 }
@@ -480,31 +553,29 @@ void Layer::load(torch::serialize::InputArchive& archive) {
 void Layer::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
   torch::nn::Module::to(device, dtype, non_blocking);
   store_state();
-  operands_valid_ = false;
-  ++stamp_;
+  forget_operands();
 }
 void Layer::to(torch::Dtype dtype, bool non_blocking) {
   torch::nn::Module::to(dtype, non_blocking);
   store_state();
-  operands_valid_ = false;
-  ++stamp_;
+  forget_operands();
 }
 void Layer::to(torch::Device device, bool non_blocking) {
   torch::nn::Module::to(device, non_blocking);
   store_state();
-  operands_valid_ = false;
-  ++stamp_;
+  forget_operands();
 }
 
 std::vector<std::pair<std::string, std::shared_ptr<Layer>>> layers_of(torch::nn::Module& module) {
   std::vector<std::pair<std::string, std::shared_ptr<Layer>>> found;
+  std::set<const Layer*> seen;  // a layer that is registered twice is one layer
   if (auto* layer = module.as<Layer>()) {
     found.emplace_back("", std::static_pointer_cast<Layer>(layer->shared_from_this()));
+    seen.insert(layer);
   }
   for (const auto& child : module.named_modules("", /*include_self=*/false)) {
-    if (auto layer = std::dynamic_pointer_cast<Layer>(child.value())) {
-      found.emplace_back(child.key(), std::move(layer));
-    }
+    auto layer = std::dynamic_pointer_cast<Layer>(child.value());
+    if (layer && seen.insert(layer.get()).second) found.emplace_back(child.key(), std::move(layer));
   }
   return found;
 }

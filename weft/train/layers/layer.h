@@ -10,12 +10,12 @@
 // operands. path() says which.
 //
 // The weights belong to the optimiser, and torch does not say when it has changed them. So steps
-// are taken through weft (step.h): it adds the decay, steps the optimiser, and brings every layer up
-// to date. Weights that change in another way are noticed at the next product, and refused; after
-// loading or editing them on purpose, say so with weights_changed().
+// are taken through weft (step.h): it adds the decay, steps the optimiser, and brings every layer
+// up to date. Weights that change in another way are noticed at the next product, by a sample of
+// them, and refused; after loading or editing them on purpose, say so with weights_changed().
 //
 // State (masks, permutation, alive subsets, β, counters) is in buffers, and is saved and loaded
-// with the module. A layer that is loaded must have been made with the same recipe and pattern.
+// with the module. A state of another recipe or pattern is refused.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -42,6 +42,9 @@ struct LayerSettings {
   uint64_t seed = 0;
   int64_t number = 0;  // of the layer in the model: tells its random numbers from those of others
   int micro_batches = 1;  // per optimiser step, for the planner
+  // Of a data-parallel run: each replica draws samples of its own.
+  int64_t replica = 0;
+  int64_t replicas = 1;
   bool force_plain = false;
   bool telemetry = false;            // keep what flip rates need
   std::shared_ptr<Planner> planner;  // null: one of its own
@@ -78,17 +81,23 @@ class Layer : public torch::nn::Module {
   bool always_dense() const;
 
   virtual WeightShape weight_shape() const = 0;
+  virtual int64_t channel_groups() const { return 1; }  // of a convolution
+  // Empty, or why a layer of this shape cannot have this recipe and pattern.
+  static std::string objection(const WeightShape& shape, int64_t channel_groups,
+                               const Recipe& recipe, const Pattern& pattern);
   LayerPath path() const;
   const LayerState& state() const { return state_; }
 
   // W̃ as it is now, in the dtype and on the device of the weight; brings the layer up to date.
   torch::Tensor effective_weight();
 
-  // The two halves of a step (step.h): the decay, and what follows from new weights.
+  // The parts of a step (step.h): the decay, the count, and what follows from new weights.
   void add_decay(double learning_rate);
-  void advance();
+  void count_step();
+  void bring_up_to_date();
   // The weights have been loaded or edited: masks and packs are made anew. The step stays, and so
-  // do the choices that a recipe never takes back: β, removed candidates, a fixed mask.
+  // do the choices that a recipe never takes back: β, removed candidates, a fixed mask. Nothing
+  // happens before the first product, or effective_weight(): until then nothing has been chosen.
   void weights_changed();
 
   LayerTelemetry telemetry();
@@ -136,25 +145,30 @@ class Layer : public torch::nn::Module {
                                         int64_t call);
   torch::Tensor score_gradient(const torch::Tensor& dw) const;
 
-  void prepare();         // before a product: operands that match the weights
-  void make_operands();   // from the state
+  void prepare();        // before a product: operands that match the weights
+  void make_operands();  // from the state
   void make_packed_operands();
   void describe_operands(LayerOperands& operands) const;
-  void bring_up_to_date();
+  void update(bool weights_replaced);
+  void forget_operands();
+  void require_same_weights() const;
   void reset_scores();
+  std::string state_owner() const;
   torch::Tensor host_weights() const;  // fp32, on the CPU, contiguous
   LayerInput input_of(const torch::Tensor& host) const;
   torch::Tensor plain_operand(const Mask& mask) const;
   std::optional<Sampling> sampling(int64_t call) const;
-  void freeze_scores_at_the_end();
+  void freeze_scores_at_the_end();  // and thaw them before it
   void store_state();
   void restore_state();
 
   LayerSettings settings_;
   LayerState state_;
-  int64_t stamp_ = 0;           // of the operands; changes when they do
+  int64_t stamp_ = 0;  // of the operands; changes when they do
   bool operands_valid_ = false;
+  bool step_pending_ = false;   // counted, and the state not yet brought up to date
   uint64_t fingerprint_ = 0;    // of the weights that the operands were made from
+  const void* data_ = nullptr;  // where these lay
   AlignedBuffer<float> forward_values_, backward_values_;  // where they are not the weights
   torch::Tensor plain_forward_, plain_backward_;           // the operands of the plain path
   int64_t changed_bits_ = 0;
@@ -163,7 +177,7 @@ class Layer : public torch::nn::Module {
       saved_counters_;  // the buffers
 };
 
-// Every layer of a module, with its name; the module itself may be one.
+// Every layer of a module once, with its (first) name; the module itself may be one.
 std::vector<std::pair<std::string, std::shared_ptr<Layer>>> layers_of(torch::nn::Module& module);
 
 }  // namespace weft

@@ -37,19 +37,22 @@ torch::nn::Linear LinearImpl::densified() {
   torch::nn::Linear dense(
       torch::nn::LinearOptions(weight.size(1), weight.size(0)).bias(bias.defined()));
   dense->weight.set_data(effective_weight());
-  if (bias.defined()) dense->bias.set_data(bias.detach().clone());
+  dense->weight.requires_grad_(weight.requires_grad());
+  if (bias.defined()) {
+    dense->bias.set_data(bias.detach().clone());
+    dense->bias.requires_grad_(bias.requires_grad());
+  }
   return dense;
 }
 
 void LinearImpl::reset_products(std::shared_ptr<Planner> planner, int micro_batches) {
-  products_ =
-      std::make_unique<LinearProducts>(weight_shape(), std::move(planner), micro_batches);
+  products_ = std::make_unique<LinearProducts>(weight_shape(), std::move(planner), micro_batches);
 }
 
 torch::Tensor LinearImpl::forward(const torch::Tensor& x) {
   WEFT_CHECK(x.dim() >= 1 && x.size(-1) == weight.size(1),
-             "{}: an input of {} features for a layer of {}", name(),
-             x.dim() == 0 ? 0 : x.size(-1), weight.size(1));
+             "{}: an input of {} features for a layer of {}", name(), x.dim() == 0 ? 0 : x.size(-1),
+             weight.size(1));
   return run(x);
 }
 

@@ -3,8 +3,8 @@
 //   forward   W̃   [outs, cols]         backward  W̃, or the part of it that a backward mask keeps
 //
 // An operand is values and a mask; packs, and dense copies with the zeros written out, are made
-// when a product first asks for them, and kept until the next step. Memory is kept longer: a pack
-// takes that of the last one.
+// when a product first asks for them, and kept until the next step. Memory is kept longer: the pack
+// of a linear layer takes that of the last one.
 #pragma once
 
 #include <vector>
@@ -36,8 +36,5 @@ class DenseCopy {
   bool valid_ = false;
   AlignedBuffer<float> copy_;
 };
-
-// dw [mask.rows(), mask.cols()]: zero what the mask drops.
-void zero_where_pruned(const Mask& mask, float* dw);
 
 }  // namespace weft

@@ -5,6 +5,7 @@
 #include "weft/kernel/dense.h"
 #include "weft/kernel/dense_conv.h"
 #include "weft/kernel/sparse.h"
+#include "weft/train/recipes/masked_copy.h"
 
 namespace weft {
 namespace {
@@ -59,6 +60,11 @@ bool LayerProducts::planned_sparse(const std::string& key, const Request& reques
   return found->second[product].choice == Choice::kSparse;
 }
 
+const float* LayerProducts::dense_copy(DenseCopy& copy, const Operand& operand) {
+  const Stopwatch watch(times_.pack);
+  return copy.of(operand, shape_);
+}
+
 std::string LayerProducts::choices() const {
   return fmt::format("{}/{}/{}", choices_[0], choices_[1], choices_[2]);
 }
@@ -72,20 +78,21 @@ void LinearProducts::forget_packs() {
   kept_.reset();
 }
 
-bool LinearProducts::sparse_at(int64_t tokens, Product product, bool masked_gradient) {
+bool LinearProducts::sparse_at(int64_t tokens, Product product, const Pattern& pattern,
+                               bool masked_gradient) {
   if (tokens == 0) return false;
   const PlanRequest request{{tokens, shape_.ins, shape_.outs},
-                            operands_.planned,
+                            pattern,
                             operands_.transposable,
                             products_per_pack_,
                             masked_gradient};
-  const std::string key = fmt::format("{} {} {}", tokens, operands_.planned.str(), masked_gradient);
+  const std::string key = fmt::format("{} {} {}", tokens, pattern.str(), masked_gradient);
   return planned_sparse(key, request, product);
 }
 
 void LinearProducts::forward(MatrixView<const float> x, const float* bias, MatrixView<float> y) {
   const Operand& w = operands_.forward;
-  const bool sparse = w.mask != nullptr && sparse_at(x.rows, Product::kForward);
+  const bool sparse = w.mask != nullptr && sparse_at(x.rows, Product::kForward, operands_.planned);
   note(Product::kForward, sparse);
   if (sparse && !packed_forward_) {
     const Stopwatch watch(times_.pack);
@@ -93,7 +100,7 @@ void LinearProducts::forward(MatrixView<const float> x, const float* bias, Matri
                                 std::move(forward_pack_));
     packed_forward_ = true;
   }
-  const float* dense = sparse ? nullptr : dense_forward_.of(w, shape_);
+  const float* dense = sparse ? nullptr : dense_copy(dense_forward_, w);
   const Stopwatch watch(time_of(times_, Product::kForward));
   if (sparse) {
     sparse_forward(x, forward_pack_, bias, 0.0f, y);
@@ -104,7 +111,8 @@ void LinearProducts::forward(MatrixView<const float> x, const float* bias, Matri
 
 void LinearProducts::backward_data(MatrixView<const float> g, MatrixView<float> dx) {
   const Operand& w = operands_.backward;
-  const bool sparse = w.mask != nullptr && sparse_at(g.rows, Product::kBackwardData);
+  const bool sparse =
+      w.mask != nullptr && sparse_at(g.rows, Product::kBackwardData, operands_.planned);
   note(Product::kBackwardData, sparse);
   if (sparse && !packed_backward_) {
     const Stopwatch watch(times_.pack);
@@ -112,7 +120,7 @@ void LinearProducts::backward_data(MatrixView<const float> g, MatrixView<float> 
                                             w.pack_options(), std::move(backward_pack_));
     packed_backward_ = true;
   }
-  const float* dense = sparse ? nullptr : dense_backward_.of(w, shape_);
+  const float* dense = sparse ? nullptr : dense_copy(dense_backward_, w);
   const Stopwatch watch(time_of(times_, Product::kBackwardData));
   if (sparse) {
     sparse_backward_data(g, backward_pack_, 0.0f, dx);
@@ -124,7 +132,8 @@ void LinearProducts::backward_data(MatrixView<const float> g, MatrixView<float> 
 void LinearProducts::backward_weight(MatrixView<const float> g, MatrixView<const float> x,
                                      const std::optional<Sampling>& sampling,
                                      MatrixView<float> dw) {
-  const bool sparse = sampling && sparse_at(g.rows, Product::kBackwardWeight);
+  const bool sparse =
+      sampling && sparse_at(g.rows, Product::kBackwardWeight, sampling->options.pattern);
   note(Product::kBackwardWeight, sparse);
   if (sparse) {
     {
@@ -135,7 +144,6 @@ void LinearProducts::backward_weight(MatrixView<const float> g, MatrixView<const
     }
     const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
     sparse_backward_weight(gradient_pack_, x, 0.0f, dw);
-    if (operands_.masked_gradient) zero_where_pruned(*operands_.forward.mask, dw.data);
     return;
   }
   if (!sampling && operands_.masked_gradient) return masked_weight(g, x, dw);
@@ -150,7 +158,8 @@ void LinearProducts::backward_weight(MatrixView<const float> g, MatrixView<const
 void LinearProducts::masked_weight(MatrixView<const float> g, MatrixView<const float> x,
                                    MatrixView<float> dw) {
   const Mask& mask = *operands_.forward.mask;
-  const bool sparse = sparse_at(g.rows, Product::kBackwardWeight, /*masked_gradient=*/true);
+  const bool sparse =
+      sparse_at(g.rows, Product::kBackwardWeight, operands_.planned, /*masked_gradient=*/true);
   note(Product::kBackwardWeight, sparse);
   if (sparse && !kept_) {
     const Stopwatch watch(times_.pack);
@@ -159,25 +168,25 @@ void LinearProducts::masked_weight(MatrixView<const float> g, MatrixView<const f
   const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
   if (sparse) return masked_backward_weight(g, x, *kept_, 0.0f, dw);
   dense_backward_weight(g, x, 0.0f, dw);
-  zero_where_pruned(mask, dw.data);
+  masked_copy(dw.data, mask, dw.data);
 }
 
-bool ConvProducts::sparse_at(const ConvShape& shape, Product product) {
+bool ConvProducts::sparse_at(const ConvShape& shape, Product product, const Pattern& pattern) {
   if (shape.images == 0) return false;
-  const ConvRequest request{shape, operands_.planned, operands_.transposable, products_per_pack_};
-  return planned_sparse(shape.spec() + " " + operands_.planned.str(), request, product);
+  const ConvRequest request{shape, pattern, operands_.transposable, products_per_pack_};
+  return planned_sparse(shape.spec() + " " + pattern.str(), request, product);
 }
 
 void ConvProducts::forward(const ConvShape& shape, const float* x, const float* bias, float* y) {
   const Operand& w = operands_.forward;
-  const bool sparse = w.mask != nullptr && sparse_at(shape, Product::kForward);
+  const bool sparse = w.mask != nullptr && sparse_at(shape, Product::kForward, operands_.planned);
   note(Product::kForward, sparse);
   if (sparse && !packed_forward_) {
     const Stopwatch watch(times_.pack);
     forward_pack_ = pack_conv(w.values, *w.mask, shape, w.pack_options());
     packed_forward_ = true;
   }
-  const float* dense = sparse ? nullptr : dense_forward_.of(w, shape_);
+  const float* dense = sparse ? nullptr : dense_copy(dense_forward_, w);
   const Stopwatch watch(time_of(times_, Product::kForward));
   if (sparse) {
     sparse_conv_forward(shape, x, forward_pack_, bias, 0.0f, y);
@@ -188,14 +197,15 @@ void ConvProducts::forward(const ConvShape& shape, const float* x, const float* 
 
 void ConvProducts::backward_data(const ConvShape& shape, const float* g, float* dx) {
   const Operand& w = operands_.backward;
-  const bool sparse = w.mask != nullptr && sparse_at(shape, Product::kBackwardData);
+  const bool sparse =
+      w.mask != nullptr && sparse_at(shape, Product::kBackwardData, operands_.planned);
   note(Product::kBackwardData, sparse);
   if (sparse && !packed_backward_) {
     const Stopwatch watch(times_.pack);
     backward_pack_ = pack_conv_transposed(w.values, *w.mask, shape, w.pack_options());
     packed_backward_ = true;
   }
-  const float* dense = sparse ? nullptr : dense_backward_.of(w, shape_);
+  const float* dense = sparse ? nullptr : dense_copy(dense_backward_, w);
   const Stopwatch watch(time_of(times_, Product::kBackwardData));
   if (sparse) {
     sparse_conv_backward_data(shape, g, backward_pack_, 0.0f, dx);
@@ -206,7 +216,8 @@ void ConvProducts::backward_data(const ConvShape& shape, const float* g, float* 
 
 void ConvProducts::backward_weight(const ConvShape& shape, const float* g, const float* x,
                                    const std::optional<Sampling>& sampling, float* dw) {
-  const bool sparse = sampling && sparse_at(shape, Product::kBackwardWeight);
+  const bool sparse =
+      sampling && sparse_at(shape, Product::kBackwardWeight, sampling->options.pattern);
   note(Product::kBackwardWeight, sparse);
   if (sparse) {
     {
@@ -222,7 +233,7 @@ void ConvProducts::backward_weight(const ConvShape& shape, const float* g, const
   const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
   if (!sampling) {
     dense_conv_backward_weight(shape, g, x, 0.0f, dw);
-    if (operands_.masked_gradient) zero_where_pruned(*operands_.forward.mask, dw);
+    if (operands_.masked_gradient) masked_copy(dw, *operands_.forward.mask, dw);
     return;
   }
   AlignedBuffer<float> scales(static_cast<size_t>(shape.y_size()));

@@ -45,10 +45,8 @@ struct Sampling {
 // Seconds since they were last cleared.
 struct LayerTimes {
   double mask = 0.0;
-  double pack = 0.0;
+  double pack = 0.0;                 // or writing the zeros out, for a dense product
   std::array<double, 3> products{};  // in the order of kProducts, without packing weights
-
-  double total() const { return mask + pack + products[0] + products[1] + products[2]; }
 };
 
 // What linear and convolution layers have in common: operands, plans, times.
@@ -74,6 +72,7 @@ class LayerProducts {
   template <typename Request>
   bool planned_sparse(const std::string& key, const Request& request, Product product);
   void note(Product product, bool sparse);
+  const float* dense_copy(DenseCopy& copy, const Operand& operand);
 
   WeightShape shape_;
   LayerOperands operands_;
@@ -99,7 +98,8 @@ class LinearProducts : public LayerProducts {
  private:
   void forget_packs() override;
   void masked_weight(MatrixView<const float> g, MatrixView<const float> x, MatrixView<float> dw);
-  bool sparse_at(int64_t tokens, Product product, bool masked_gradient = false);
+  bool sparse_at(int64_t tokens, Product product, const Pattern& pattern,
+                 bool masked_gradient = false);
 
   bool packed_forward_ = false, packed_backward_ = false;
   std::optional<KeptEntries> kept_;  // of a masked gradient
@@ -118,7 +118,7 @@ class ConvProducts : public LayerProducts {
 
  private:
   void forget_packs() override { packed_forward_ = packed_backward_ = false; }
-  bool sparse_at(const ConvShape& shape, Product product);
+  bool sparse_at(const ConvShape& shape, Product product, const Pattern& pattern);
 
   bool packed_forward_ = false, packed_backward_ = false;
   PackedConv forward_pack_, backward_pack_, gradient_pack_;

@@ -11,7 +11,14 @@ namespace weft {
 namespace {
 
 constexpr int64_t kVersion = 1;
-constexpr int64_t kCounters = 8;
+constexpr int64_t kCounters = 9;
+
+// FNV-1a: the same on every machine.
+int64_t hash_of(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return static_cast<int64_t>(hash);
+}
 
 void check_words(const torch::Tensor& words, const std::string& context) {
   WEFT_CHECK(words.defined() && words.scalar_type() == torch::kLong && words.device().is_cpu() &&
@@ -23,7 +30,7 @@ void check_words(const torch::Tensor& words, const std::string& context) {
 
 torch::Tensor empty_words() { return torch::zeros({0}, torch::kLong); }
 
-torch::Tensor words_of(Mask mask) {
+torch::Tensor words_of(const Mask& mask) {
   if (mask.rows() == 0) return empty_words();
   torch::Tensor words = torch::empty({mask.rows(), (mask.cols() + 63) / 64}, torch::kLong);
   std::memcpy(words.data_ptr<int64_t>(), mask.row_words(0),
@@ -37,10 +44,10 @@ torch::Tensor words_of(const std::vector<int64_t>& values) {
   return words;
 }
 
-torch::Tensor counters_of(const LayerState& state) {
+torch::Tensor counters_of(const LayerState& state, std::string_view owner) {
   return words_of(std::vector<int64_t>{kVersion, state.begun, state.step, state.call,
                                        static_cast<int64_t>(state.seed), state.layer, state.scaled,
-                                       std::bit_cast<int64_t>(state.beta)});
+                                       std::bit_cast<int64_t>(state.beta), hash_of(owner)});
 }
 
 Mask mask_from(const torch::Tensor& words, int64_t rows, int64_t cols, const std::string& context) {
@@ -73,12 +80,15 @@ std::vector<int64_t> permutation_from(const torch::Tensor& words, int64_t outs,
   return permutation;
 }
 
-LayerState state_from_counters(const torch::Tensor& counters, const std::string& context) {
+LayerState state_from_counters(const torch::Tensor& counters, std::string_view owner,
+                               const std::string& context) {
   check_words(counters, context + ": counters");
   WEFT_CHECK(counters.numel() == kCounters, "{}: {} counters, not {}", context, counters.numel(),
              kCounters);
   const int64_t* c = counters.data_ptr<int64_t>();
   WEFT_CHECK(c[0] == kVersion, "{}: version {}, and this weft reads {}", context, c[0], kVersion);
+  WEFT_CHECK(c[8] == hash_of(owner), "{}: it is of another recipe or pattern than {}", context,
+             owner);
   LayerState state;
   state.begun = c[1] != 0;
   state.step = c[2];

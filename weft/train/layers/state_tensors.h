@@ -2,27 +2,31 @@
 // checked that could come from a damaged file. `context` begins the message of an Error.
 //
 //   mask       [rows, words]   bits as in Mask, the first column lowest
-//   counters   [8]             version, begun, step, call, seed, layer, scaled, the bits of β
+//   counters   [9]             version, begun, step, call, seed, layer, scaled, the bits of β, and
+//   a
+//                              hash of the recipe and pattern that they belong to
 #pragma once
 
 #include <torch/types.h>
 
 #include <string>
+#include <string_view>
 
 #include "weft/train/recipes/layer_state.h"
 
 namespace weft {
 
 torch::Tensor empty_words();  // [0]
-torch::Tensor words_of(Mask mask);
+torch::Tensor words_of(const Mask& mask);
 torch::Tensor words_of(const std::vector<int64_t>& values);
-torch::Tensor counters_of(const LayerState& state);
+torch::Tensor counters_of(const LayerState& state, std::string_view owner);
 
 // An empty tensor is a mask without rows.
 Mask mask_from(const torch::Tensor& words, int64_t rows, int64_t cols, const std::string& context);
 std::vector<int64_t> permutation_from(const torch::Tensor& words, int64_t outs,
                                       const std::string& context);
 // All but the masks and the permutation.
-LayerState state_from_counters(const torch::Tensor& counters, const std::string& context);
+LayerState state_from_counters(const torch::Tensor& counters, std::string_view owner,
+                               const std::string& context);
 
 }  // namespace weft

@@ -1,17 +1,12 @@
 #include "weft/train/layers/tensor_math.h"
 
-#include "weft/core/parallel.h"
+#include "weft/train/recipes/masked_copy.h"
 
 namespace weft {
 
 torch::Tensor mask_tensor(const Mask& mask, const torch::Tensor& like) {
-  torch::Tensor ones = torch::empty({mask.rows(), mask.cols()}, torch::kFloat);
-  float* data = ones.data_ptr<float>();
-  parallel_for(mask.rows(), [&](int64_t row) {
-    for (int64_t col = 0; col < mask.cols(); ++col) {
-      data[row * mask.cols() + col] = mask.at(row, col) ? 1.0f : 0.0f;
-    }
-  });
+  torch::Tensor ones = torch::ones({mask.rows(), mask.cols()}, torch::kFloat);
+  masked_copy(ones.data_ptr<float>(), mask, ones.data_ptr<float>());
   return ones.to(like.device(), like.scalar_type()).reshape(like.sizes());
 }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "weft/core/error.h"
 #include "weft/core/parallel.h"
 
 namespace weft {
@@ -105,6 +106,10 @@ void BestCombination::remove(std::span<const float> scores, double progress, dou
       for_each_alive(alive, row, candidates.count(), [&](int i) { order.push_back(i); });
       if (order.size() <= keep) continue;
       const float* score = scores.data() + row * this->candidates();
+      for (const int i : order) {
+        WEFT_CHECK(std::isfinite(score[i]), "lbc: score {} of group {} of cell {} is {}", i, g,
+                   cell, score[i]);
+      }
       std::stable_sort(order.begin(), order.end(),
                        [&](int a, int b) { return score[a] > score[b]; });
       for (size_t i = keep; i < order.size(); ++i) alive.set(row, order[i], false);

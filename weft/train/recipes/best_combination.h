@@ -36,6 +36,7 @@ class Candidates {
   Candidates(int keep, int length, bool factorised);
 
   int count() const { return static_cast<int>(members_.size()); }
+  // In increasing order of their words.
   uint64_t members(int candidate) const { return members_[static_cast<size_t>(candidate)]; }
   float first_score() const { return first_score_; }
   // progress = t / t_f in [0, 1]
@@ -62,7 +63,8 @@ class BestCombination {
   void first_scores(std::span<float> scores) const;
   Mask all_alive() const;  // [cells * groups, candidates()]
 
-  // Removes the lowest scores of each group; of equal ones the later. Never revives.
+  // Removes the lowest scores of each group; of equal ones the later. Never revives. Throws Error
+  // if a score is not finite.
   void remove(std::span<const float> scores, double progress, double power, Mask& alive) const;
   // [outs, cols]: the weights that an alive candidate holds.
   Mask mask(const Mask& alive) const;

@@ -1,10 +1,10 @@
 #include "weft/train/recipes/bi_mask.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 
-#include "weft/core/bits.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 

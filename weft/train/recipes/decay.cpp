@@ -1,6 +1,6 @@
 #include "weft/train/recipes/decay.h"
 
-#include <bit>
+#include <algorithm>
 
 #include "weft/core/parallel.h"
 

@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// to += scale · weights where the mask is 0; to, weights: [mask.rows(), mask.cols()]. The two may be
-// the same: decoupled decay is a negative scale.
+// to += scale · weights where the mask is 0; to, weights: [mask.rows(), mask.cols()]. The two may
+// be the same: decoupled decay is a negative scale.
 void add_where_pruned(const float* weights, const Mask& mask, float scale, float* to);
 
 }  // namespace weft

@@ -45,9 +45,7 @@ class Grouping {
     return {first, group, std::min<int64_t>(rows, pattern_.share())};
   }
 
-  int64_t groups_per_tap() const {
-    return (shape_.ins + pattern_.group() - 1) / pattern_.group();
-  }
+  int64_t groups_per_tap() const { return (shape_.ins + pattern_.group() - 1) / pattern_.group(); }
   int64_t groups() const { return groups_per_tap() * shape_.taps; }  // of one row
   std::vector<Group> all_groups() const {
     std::vector<Group> all;

@@ -1,10 +1,10 @@
 #include "weft/train/recipes/layer_state.h"
 
-#include "weft/core/parallel.h"
 #include "weft/core/rng.h"
 #include "weft/train/recipes/best_combination.h"
 #include "weft/train/recipes/bi_mask.h"
 #include "weft/train/recipes/magnitude_masks.h"
+#include "weft/train/recipes/masked_copy.h"
 #include "weft/train/recipes/permutation.h"
 #include "weft/train/recipes/schedule.h"
 #include "weft/train/recipes/soft_threshold.h"
@@ -28,8 +28,7 @@ void update_union(const LayerInput& input, LayerState& state) {
   if (state.sparse() && progress(state.step - 1) >= 1.0) return;  // it ended a step ago
   const BestCombination lbc(input.shape, input.pattern);
   if (state.alive.rows() == 0) state.alive = lbc.all_alive();
-  lbc.remove(input.scores, progress(state.step), input.recipe->schedule.removal_power,
-             state.alive);
+  lbc.remove(input.scores, progress(state.step), input.recipe->schedule.removal_power, state.alive);
   state.forward = lbc.mask(state.alive);
 }
 
@@ -43,18 +42,29 @@ void update_forward(const LayerInput& input, LayerState& state) {
 }
 
 void update_backward(const LayerInput& input, LayerState& state) {
-  if (input.recipe->backward == BackwardPart::kSame) return;
+  if (input.recipe->backward == BackwardPart::kSame) {
+    state.backward = Mask();
+    return;
+  }
   const int64_t every = input.recipe->schedule.permutation_every;
-  if (state.permutation.empty()) state.permutation = identity_permutation(input.shape.outs);
-  if (every > 0 && state.step % every == 0) {
+  const bool first = state.permutation.empty();
+  if (first) state.permutation = identity_permutation(input.shape.outs);
+  if (every > 0 && (first || state.step % every == 0)) {
     improve_permutation(state.forward, input.pattern,
                         {input.recipe->permutation_search, input.recipe->permutation_goal, 0},
                         rng_for(RandomUse::kPermutation, state), state.permutation);
   }
-  // Of the weights, not of what the soft threshold leaves of them: the order is the same, and ties
-  // at zero do not arise.
-  state.backward = backward_mask(input.weights, state.forward, input.shape, input.pattern,
-                                 state.permutation);
+  // The largest of the operand, which along outputs are not the largest weights if every group has
+  // lost a threshold of its own.
+  std::vector<float> operand;
+  const float* values = input.weights;
+  if (!values_are_weights(*input.recipe)) {
+    operand.resize(static_cast<size_t>(input.shape.outs * input.shape.cols()));
+    forward_values(input, state, operand.data());
+    values = operand.data();
+  }
+  state.backward =
+      backward_mask(values, state.forward, input.shape, input.pattern, state.permutation);
 }
 
 }  // namespace
@@ -73,17 +83,11 @@ void bring_up_to_date(const LayerInput& input, LayerState& state) {
 bool values_are_weights(const Recipe& recipe) { return recipe.forward != ForwardPart::kSoft; }
 
 void forward_values(const LayerInput& input, const LayerState& state, float* out) {
-  if (!values_are_weights(*input.recipe)) {
+  if (values_are_weights(*input.recipe)) {
+    masked_copy(input.weights, state.forward, out);
+  } else {
     soft_threshold(input.weights, state.forward, input.shape, input.pattern, state.beta, out);
-    return;
   }
-  const int64_t cols = input.shape.cols();
-  parallel_for(input.shape.outs, [&](int64_t row) {
-    for (int64_t col = 0; col < cols; ++col) {
-      const int64_t at = row * cols + col;
-      out[at] = state.forward.at(row, col) ? input.weights[at] : 0.0f;
-    }
-  });
 }
 
 }  // namespace weft

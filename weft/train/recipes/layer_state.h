@@ -18,13 +18,13 @@
 namespace weft {
 
 struct LayerState {
-  bool begun = false;    // false: the weights may still change before the first product
-  int64_t step = 0;      // optimiser steps taken
-  int64_t call = 0;      // backward products of this step: every micro-batch draws anew
-  uint64_t seed = 0;     // of the run
-  int64_t layer = 0;     // number of the layer in the model, for its random numbers
-  Mask forward;          // no rows: the operand is dense
-  Mask backward;         // no rows: the same as forward
+  bool begun = false;  // false: the weights may still change before the first product
+  int64_t step = 0;    // optimiser steps taken
+  int64_t call = 0;    // forward passes of this step with gradients: each draws its own sample
+  uint64_t seed = 0;   // of the run
+  int64_t layer = 0;   // number of the layer in the model, for its random numbers
+  Mask forward;        // no rows: the operand is dense
+  Mask backward;       // no rows: the same as forward
   std::vector<int64_t> permutation;  // of outputs, for the backward mask
   double beta = 1.0;                 // of the soft threshold
   bool scaled = false;               // beta has been computed, and is frozen
@@ -41,9 +41,12 @@ struct LayerInput {
   const Recipe* recipe = nullptr;
   int64_t total_steps = 0;        // 0: not known
   std::span<const float> scores;  // of lbc
+  // The weights are not what an optimiser made of those before: masks by magnitude are found anew.
+  bool replaced = false;
 };
 
-// Throws UnusableWeightError (mask/solver.h) if a weight is NaN or infinite.
+// Throws UnusableWeightError (mask/solver.h) if it has to find a mask and a weight is NaN or
+// infinite, Error if a score is.
 void bring_up_to_date(const LayerInput& input, LayerState& state);
 
 // The forward operand, [outs, cols], zero outside the mask. Only for a sparse state.

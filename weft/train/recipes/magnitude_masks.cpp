@@ -8,7 +8,7 @@ namespace {
 bool is_due(const LayerInput& input, const LayerState& state) {
   if (!state.sparse()) return true;
   if (input.recipe->forward == ForwardPart::kFixed) return false;
-  return state.step % input.recipe->schedule.mask_every == 0;
+  return input.replaced || state.step % input.recipe->schedule.mask_every == 0;
 }
 
 }  // namespace

@@ -79,10 +79,9 @@ class Groups {
       int16_t sum = 0;
       for (int64_t c = first; c < std::min(cols_, first + 4096); ++c) {
         const int change = row_b[c] - row_a[c];
-        sum = static_cast<int16_t>(sum + worth(held_a[c] + change, keep_, goal) -
-                                   worth(held_a[c], keep_, goal) +
-                                   worth(held_b[c] - change, keep_, goal) -
-                                   worth(held_b[c], keep_, goal));
+        sum = static_cast<int16_t>(
+            sum + worth(held_a[c] + change, keep_, goal) - worth(held_a[c], keep_, goal) +
+            worth(held_b[c] - change, keep_, goal) - worth(held_b[c], keep_, goal));
       }
       total += sum;
     }

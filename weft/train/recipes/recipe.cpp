@@ -1,7 +1,9 @@
 #include "weft/train/recipes/recipe.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -22,12 +24,21 @@ const std::vector<Recipe>& table() {
       {"ste", F::kTopN, B::kSame, G::kExact, D::kNone, 0.0, {}},
       {"sr-ste", F::kTopN, B::kSame, G::kExact, D::kGradient, 2e-4, {}},
       {"static", F::kFixed, B::kSame, G::kMasked, D::kNone, 0.0, {.dense_head = 0.5}},
-      {"transposable", F::kTransposable, B::kSame, G::kExact, D::kGradient, 2e-4,
+      {"transposable",
+       F::kTransposable,
+       B::kSame,
+       G::kExact,
+       D::kGradient,
+       2e-4,
        {.mask_every = 40}},
-      {"t-sr-ste", F::kTransposable, B::kSame, G::kMvue, D::kGradient, 6e-5,
+      {"t-sr-ste",
+       F::kTransposable,
+       B::kSame,
+       G::kMvue,
+       D::kGradient,
+       6e-5,
        {.mask_every = 40, .dense_tail = 1.0 / 6.0}},
-      {"bi-mask", F::kTopN, B::kBiMask, G::kExact, D::kGradient, 2e-4,
-       {.permutation_every = 100}},
+      {"bi-mask", F::kTopN, B::kBiMask, G::kExact, D::kGradient, 2e-4, {.permutation_every = 100}},
       {"lbc", F::kUnion, B::kSame, G::kMasked, D::kNone, 0.0, {}},
       {"s-ste", F::kSoft, B::kSame, G::kMvue, D::kNone, 0.0, {}},
   };
@@ -37,13 +48,13 @@ const std::vector<Recipe>& table() {
 template <typename Part>
 using Names = std::span<const std::pair<std::string_view, Part>>;
 
-constexpr std::array<std::pair<std::string_view, F>, 6> kForwardNames = {{{"dense", F::kDense},
-                                                                          {"top-n", F::kTopN},
-                                                                          {"fixed", F::kFixed},
-                                                                          {"transposable",
-                                                                           F::kTransposable},
-                                                                          {"union", F::kUnion},
-                                                                          {"soft", F::kSoft}}};
+constexpr std::array<std::pair<std::string_view, F>, 6> kForwardNames = {
+    {{"dense", F::kDense},
+     {"top-n", F::kTopN},
+     {"fixed", F::kFixed},
+     {"transposable", F::kTransposable},
+     {"union", F::kUnion},
+     {"soft", F::kSoft}}};
 constexpr std::array<std::pair<std::string_view, B>, 2> kBackwardNames = {
     {{"same", B::kSame}, {"bi-mask", B::kBiMask}}};
 constexpr std::array<std::pair<std::string_view, G>, 4> kGradientNames = {
@@ -79,9 +90,9 @@ Part part_in(Names<Part> names, std::string_view key, std::string_view name) {
 double number(std::string_view key, std::string_view text, double low, double high) {
   double value = 0.0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  WEFT_CHECK(problem == std::errc() && end == text.data() + text.size() && value >= low &&
-                 value <= high,
-             "recipe: {}={}: accepted is a number from {} to {}", key, text, low, high);
+  WEFT_CHECK(
+      problem == std::errc() && end == text.data() + text.size() && value >= low && value <= high,
+      "recipe: {}={}: accepted is a number from {} to {}", key, text, low, high);
   return value;
 }
 
@@ -105,7 +116,6 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
     recipe.gradient = part_in<G>(kGradientNames, key, value);
   } else if (key == "decay") {
     recipe.decay = part_in<D>(kDecayNames, key, value);
-    if (recipe.decay != D::kNone && recipe.lambda == 0.0) recipe.lambda = 2e-4;
   } else if (key == "lambda") {
     recipe.lambda = number(key, value, 0.0, 1e6);
   } else if (key == "mask_every") {
@@ -133,6 +143,27 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
   }
 }
 
+// A part that nothing looks at would be a mistake that nobody sees.
+void refuse_idle_parts(const Recipe& recipe, const std::set<std::string_view>& given) {
+  const auto refuse_if = [&](bool idle, std::string_view key, std::string_view reason) {
+    WEFT_CHECK(!idle || !given.contains(key), "recipe '{}': {} has no effect: {}", recipe.name, key,
+               reason);
+  };
+  const F forward = recipe.forward;
+  refuse_if(recipe.decay == D::kNone, "lambda", "there is no decay");
+  refuse_if(forward == F::kDense || forward == F::kFixed || forward == F::kUnion, "mask_every",
+            "its mask is not chosen by magnitude again and again");
+  for (const char* key : {"removal_end", "removal_power"}) {
+    refuse_if(forward != F::kUnion, key, "only forward=union removes candidates");
+  }
+  for (const char* key : {"permutation_every", "permutation_search", "permutation_goal"}) {
+    refuse_if(recipe.backward != B::kBiMask, key, "only backward=bi-mask permutes");
+  }
+  for (const char* key : {"dense_head", "dense_tail"}) {
+    refuse_if(forward == F::kDense, key, "it is dense throughout");
+  }
+}
+
 std::string known_recipes() {
   std::string names;
   for (const Recipe& recipe : table()) names += (names.empty() ? "" : ", ") + recipe.name;
@@ -152,6 +183,7 @@ Recipe Recipe::parse(std::string_view text) {
   WEFT_CHECK(found != nullptr, "recipe '{}': known are {}", base, known_recipes());
   Recipe recipe = *found;
   recipe.name = text;
+  std::set<std::string_view> given;
   for (size_t at = base.size(); at < text.size();) {
     const size_t end = std::min(text.find('+', at + 1), text.size());
     const std::string_view part = text.substr(at + 1, end - at - 1);
@@ -162,9 +194,12 @@ Recipe Recipe::parse(std::string_view text) {
       WEFT_CHECK(equals != std::string_view::npos,
                  "recipe '{}': '{}' is not of the form part=value", text, part);
       set_part(recipe, part.substr(0, equals), part.substr(equals + 1));
+      given.insert(part.substr(0, equals));
     }
     at = end;
   }
+  if (found->decay == D::kNone && !given.contains("lambda")) recipe.lambda = 2e-4;
+  refuse_idle_parts(recipe, given);
   return recipe;
 }
 
@@ -179,14 +214,16 @@ void Recipe::check(const Pattern& pattern) const {
   refuse_if(gradient == G::kMasked && forward != F::kFixed && forward != F::kUnion,
             "with a masked gradient pruned weights stand still, so a mask chosen by magnitude "
             "could never change; masked goes with forward fixed or union");
-  refuse_if(decay != D::kNone && (forward == F::kDense || forward == F::kFixed ||
-                                  forward == F::kUnion),
-            "the decay steers which weights a mask chooses, and this mask is not chosen by "
-            "magnitude");
+  refuse_if(
+      decay != D::kNone && (forward == F::kDense || forward == F::kFixed || forward == F::kUnion),
+      "the decay steers which weights a mask chooses, and this mask is not chosen by "
+      "magnitude");
   refuse_if(forward == F::kSoft && schedule.mask_every != 1,
             "the soft threshold is continuous only if it follows the weights at every step");
-  refuse_if(forward == F::kUnion && schedule.removal_end <= 0.0,
-            "subsets need time to learn their scores: removal_end must be above 0");
+  refuse_if(forward == F::kUnion && schedule.removal_end <= schedule.dense_head,
+            "subsets need time to learn their scores: removal_end must come after the dense head");
+  refuse_if(forward == F::kUnion && schedule.removal_end > 1.0 - schedule.dense_tail,
+            "the removal must end before the dense tail begins");
   refuse_if(gradient == G::kMvueTwoDraw && (pattern.keep() != 2 || pattern.group() != 4),
             "the two-draw sampler is for 2:4; mvue takes any pattern");
   refuse_if(schedule.dense_head + schedule.dense_tail >= 1.0,

@@ -25,11 +25,11 @@ namespace weft {
 
 enum class ForwardPart : uint8_t {
   kDense,         // W
-  kTopN,          // the largest of each group          (magnitude_masks.h)
-  kFixed,         // the largest when training began    (magnitude_masks.h)
-  kTransposable,  // N:M along inputs and outputs       (magnitude_masks.h)
-  kUnion,         // the subsets that are still alive   (best_combination.h)
-  kSoft,          // β · soft threshold                 (soft_threshold.h)
+  kTopN,          // the largest of each group                 (magnitude_masks.h)
+  kFixed,         // the largest when sparse training begins   (magnitude_masks.h)
+  kTransposable,  // N:M along inputs and outputs              (magnitude_masks.h)
+  kUnion,         // the subsets that are still alive          (best_combination.h)
+  kSoft,          // β · soft threshold                        (soft_threshold.h)
 };
 enum class BackwardPart : uint8_t {
   kSame,    // the forward operand

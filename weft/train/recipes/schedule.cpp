@@ -4,17 +4,27 @@
 
 namespace weft {
 
+namespace {
+
+int64_t dense_head(const Recipe& recipe, int64_t total_steps) {
+  return static_cast<int64_t>(
+      std::ceil(recipe.schedule.dense_head * static_cast<double>(total_steps)));
+}
+
+}  // namespace
+
 bool is_dense_step(const Recipe& recipe, int64_t step, int64_t total_steps) {
   if (recipe.forward == ForwardPart::kDense) return true;
   const auto total = static_cast<double>(total_steps);
-  const auto head = static_cast<int64_t>(std::ceil(recipe.schedule.dense_head * total));
+  const int64_t head = dense_head(recipe, total_steps);
   const auto tail = static_cast<int64_t>(std::floor(recipe.schedule.dense_tail * total));
   return step < head || (tail > 0 && step >= total_steps - tail);
 }
 
 double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps) {
+  const auto head = static_cast<double>(dense_head(recipe, total_steps));
   const double end = recipe.schedule.removal_end * static_cast<double>(total_steps);
-  return end > 0.0 ? static_cast<double>(step) / end : 1.0;
+  return end > head ? (static_cast<double>(step) - head) / (end - head) : 1.0;
 }
 
 }  // namespace weft

@@ -10,8 +10,8 @@ namespace weft {
 namespace {
 
 // One group of one row: the threshold itself is subtracted, so that S is exact at ties.
-template <typename T, typename AnyGroup>
-inline void shrink_row(const T* w, uint64_t kept, const AnyGroup& group, T beta, T* out) {
+template <typename T>
+void shrink_row(const T* w, uint64_t kept, const Group& group, T beta, T* out) {
   T threshold = 0;
   for (int k = 0; k < group.length; ++k) {
     const T size = std::abs(w[k * group.step]);
@@ -48,12 +48,39 @@ void shrink_cell(const T* w, const Cell& cell, int64_t cols, uint64_t kept, cons
   }
 }
 
-// The group that comes most often, of a size that the compiler knows.
-struct FourInARow {
-  static constexpr int64_t step = 1;
-  static constexpr int length = 4;
-};
-constexpr FourInARow kFour;
+// The bits of a group of four as numbers.
+constexpr float kOnes[16][4] = {{0, 0, 0, 0}, {1, 0, 0, 0}, {0, 1, 0, 0}, {1, 1, 0, 0},
+                                {0, 0, 1, 0}, {1, 0, 1, 0}, {0, 1, 1, 0}, {1, 1, 1, 0},
+                                {0, 0, 0, 1}, {1, 0, 0, 1}, {0, 1, 0, 1}, {1, 1, 0, 1},
+                                {0, 0, 1, 1}, {1, 0, 1, 1}, {0, 1, 1, 1}, {1, 1, 1, 1}};
+
+// 16 groups of four in a row, the pattern that comes most often, as loops that become vectors: the
+// same numbers in a fraction of the time. kept: their bits.
+template <typename T>
+void shrink_fours(const T* w, uint64_t kept, T beta, T* out) {
+  T stays[64], dropped[64], threshold[64];  // 1 or 0; |w| or 0; of the group of each
+  for (int i = 0; i < 64; ++i) stays[i] = T{kOnes[(kept >> (i & ~3)) & 15][i & 3]};
+  for (int i = 0; i < 64; ++i) dropped[i] = std::abs(w[i]) * (T{1} - stays[i]);
+  for (int g = 0; g < 64; g += 4) {
+    const T largest =
+        std::max(std::max(dropped[g], dropped[g + 1]), std::max(dropped[g + 2], dropped[g + 3]));
+    for (int k = 0; k < 4; ++k) threshold[g + k] = largest;
+  }
+  for (int i = 0; i < 64; ++i) {
+    const T left = std::max(std::abs(w[i]) - threshold[i], T{0}) * stays[i];
+    out[i] = beta * std::copysign(left, w[i]);
+  }
+}
+
+// A row of groups of four that lie side by side, from `col` on; returns the first column left over.
+template <typename T>
+int64_t shrink_words(const T* row, const Mask& mask, int64_t r, T beta, T* out) {
+  int64_t col = 0;
+  for (; col + 64 <= mask.cols(); col += 64) {
+    shrink_fours(row + col, mask.bits(r, col, 64), beta, out + col);
+  }
+  return col;
+}
 
 constexpr int64_t kCellsPerItem = 16;
 
@@ -66,16 +93,19 @@ void soft_threshold(const T* weights, const Mask& mask, const WeightShape& shape
   const std::vector<Group> groups = grouping.all_groups();
   const int64_t cols = shape.cols(), cells = grouping.cells();
   const T scale = static_cast<T>(beta);
+  const bool fours = pattern.share() == 1 && pattern.group() == 4 && shape.taps == 1;
   parallel_for((cells + kCellsPerItem - 1) / kCellsPerItem, [&](int64_t item) {
     const int64_t end = std::min(cells, (item + 1) * kCellsPerItem);
     for (int64_t c = item * kCellsPerItem; c < end; ++c) {
       const Cell cell = grouping.cell(c);
-      for (const Group& group : groups) {
+      const int64_t row = cell.first_row * cols;
+      const int64_t first =
+          fours ? shrink_words(weights + row, mask, c, scale, out + row) / pattern.group() : 0;
+      for (auto g = static_cast<size_t>(first); g < groups.size(); ++g) {
+        const Group& group = groups[g];
         const uint64_t kept = Grouping::bits(mask, cell.first_row, group);
-        const int64_t at = cell.first_row * cols + group.first_col;
-        if (pattern.share() == 1 && group.step == 1 && group.length == 4) {
-          shrink_row(weights + at, kept, kFour, scale, out + at);
-        } else if (pattern.share() == 1) {
+        const int64_t at = row + group.first_col;
+        if (pattern.share() == 1) {
           shrink_row(weights + at, kept, group, scale, out + at);
         } else {
           shrink_cell(weights + at, cell, cols, kept, group, scale, out + at);

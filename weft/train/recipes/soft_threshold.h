@@ -10,7 +10,8 @@
 //   S(w)_i = w_i · max(0, 1 − τ / s_i)
 //
 // At most `keep` of a group are not zero, fewer at ties: that is how the mask changes without a
-// jump. |S(a) − S(b)| <= 2 |a − b| in the largest entry. With keep = group τ is 0 and β is 1.
+// jump. |S(a) − S(b)| <= 2 |a − b| in the largest entry, 2 · share |a − b| in a cell. With
+// keep = group τ is 0 and β is 1.
 // Straight through: dW := dW̃, without β and without the Jacobian of S.
 #pragma once
 
@@ -19,8 +20,8 @@
 
 namespace weft {
 
-// mask: of the `keep` largest of each group (of the sums of a cell). out: [outs, cols], zero outside
-// the mask.
+// mask: of the `keep` largest of each group (of the sums of a cell). out: [outs, cols], zero
+// outside the mask.
 template <typename T>
 void soft_threshold(const T* weights, const Mask& mask, const WeightShape& shape,
                     const Pattern& pattern, double beta, T* out);
