@@ -28,6 +28,7 @@ install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PA
   PATTERN narrow.h EXCLUDE
   PATTERN packed_parts.h EXCLUDE
   PATTERN panel_layout.h EXCLUDE
+  PATTERN routed_weight.h EXCLUDE
   PATTERN sample_columns.h EXCLUDE
   PATTERN sections.h EXCLUDE
   PATTERN state_tensors.h EXCLUDE

@@ -41,7 +41,8 @@ std::map<std::string, LayerReport> by_name(const std::vector<LayerReport>& repor
   return found;
 }
 
-// A model as people write them: typed members, some of torch's layers and some of weft's.
+// A model as people write them: typed members, some of torch's layers and some of weft's, with
+// inputs of two and of three dimensions.
 struct NetImpl : torch::nn::Module {
   NetImpl() {
     embedding = register_module("embedding", torch::nn::Embedding(20, 16));
@@ -89,16 +90,52 @@ TEST(Sparsify, RulesComeBeforeDefaults) {
   EXPECT_EQ(reports["3"].pattern, "4:8");
 }
 
-TEST(Sparsify, ReachesItsOwnLayersAnywhereAndNamesTheOthers) {
+TEST(Sparsify, ReachesLayersWhereverTheyAreHeld) {
   Net model;
+  const auto members = model->parameters();
   auto reports = by_name(sparsify(*model, plan_of("sr-ste")));
   EXPECT_EQ(reports["embedding"].reason, "an embedding: no product");
+  EXPECT_EQ(reports["embedding"].path, "torch");
   EXPECT_EQ(reports["first"].reason, "the first layer");
-  EXPECT_EQ(reports["torchs"].path, "torch");
-  EXPECT_TRUE(contains(reports["torchs"].reason, "declare it as weft::Linear"));
+  EXPECT_EQ(reports["torchs"].recipe, "sr-ste");
+  EXPECT_EQ(reports["torchs"].path, "packed");
   EXPECT_EQ(reports["middle"].recipe, "sr-ste");
+  EXPECT_EQ(model->parameters().size(), members.size());
   EXPECT_EQ(model->middle->settings().pattern, Pattern(2, 4));
   EXPECT_EQ(reports["head"].reason, "the last layer");
+}
+
+TEST(Sparsify, ATypedTorchLayerComputesByItsRecipe) {
+  for (const std::vector<int64_t>& tokens : {std::vector<int64_t>{7}, {2, 7}}) {
+    Net model;
+    sparsify(*model, plan_of("sr-ste"));
+    torch::Tensor x =
+        torch::randn({16}).expand({tokens[0], tokens.size() == 2 ? tokens[1] : 1, 16});
+    x = torch::randn_like(tokens.size() == 1 ? x.squeeze(1) : x).requires_grad_(true);
+    const torch::Tensor y = model->torchs(x);
+    const auto layer = layers_of(*model)[1].second;
+    ASSERT_TRUE(layer->state().sparse());
+    const torch::Tensor bias = model->named_parameters()["torchs.bias"];
+    const torch::Tensor expected = torch::matmul(x.detach(), layer->effective_weight().t()) + bias;
+    EXPECT_TRUE(torch::allclose(y, expected, 1e-4, 1e-5));
+    y.backward(torch::ones_like(y));
+    EXPECT_TRUE(
+        torch::allclose(bias.grad(), torch::full({16}, static_cast<double>(y.numel()) / 16.0)));
+    EXPECT_TRUE(model->named_parameters()["torchs.weight"].grad().defined());
+    EXPECT_TRUE(torch::allclose(
+        x.grad(), torch::matmul(torch::ones_like(y), layer->effective_weight()), 1e-4, 1e-5));
+    {
+      const c10::InferenceMode inference;
+      EXPECT_TRUE(torch::allclose(model->torchs(x.detach().clone()), expected, 1e-4, 1e-5));
+    }
+  }
+}
+
+TEST(Sparsify, TheStandInIsForMultiplyingOnly) {
+  Net model;
+  sparsify(*model, plan_of("sr-ste"));
+  EXPECT_EQ(model->torchs->weight.sizes(), (std::vector<int64_t>{16, 16}));
+  EXPECT_TRUE(contains(message_of([&] { model->torchs->weight.abs(); }), "only be multiplied"));
 }
 
 TEST(Sparsify, KeepsParametersAndTheirNames) {
@@ -112,9 +149,9 @@ TEST(Sparsify, KeepsParametersAndTheirNames) {
     EXPECT_TRUE(after[parameter.key()].is_same(parameter.value()));
   }
   sparsify(*model, plan_of("lbc"));
-  EXPECT_TRUE(model->named_parameters().contains("5.scores"));
+  EXPECT_TRUE(model->named_parameters().contains("5.weft.scores"));
   sparsify(*model, plan_of("ste"));
-  EXPECT_FALSE(model->named_parameters().contains("5.scores"));
+  EXPECT_FALSE(model->named_parameters().contains("5.weft.scores"));
 }
 
 TEST(Sparsify, RefusesPlansThatMakeNoSenseAndChangesNothing) {
@@ -127,7 +164,7 @@ TEST(Sparsify, RefusesPlansThatMakeNoSenseAndChangesNothing) {
   plan = plan_of("lbc");
   plan.total_steps = 0;
   EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "total_steps"));
-  EXPECT_NE(model->ptr(5)->as<torch::nn::Linear>(), nullptr);
+  EXPECT_EQ(model->ptr(5)->children().size(), 0u);
 }
 
 TEST(Sparsify, ASparseModelTrainsSavesAndLoads) {
@@ -161,14 +198,13 @@ TEST(Densify, LeavesPlainLayersWithSparseWeights) {
   const torch::Tensor x = torch::randn({4, 3, 8, 8});
   const torch::Tensor before = model->forward(x).detach();
   densify(*model);
-  ASSERT_NE(model->ptr(5)->as<torch::nn::Linear>(), nullptr);
-  ASSERT_NE(model->ptr(3)->as<torch::nn::Conv2d>(), nullptr);
-  EXPECT_EQ(model->ptr(3)->as<torch::nn::Conv2d>()->options.stride()->at(0), 2);
+  EXPECT_EQ(layers_of(*model).size(), 0u);
   const torch::Tensor weight = model->ptr(5)->as<torch::nn::Linear>()->weight;
   EXPECT_EQ(weight.ne(0).sum().item<int64_t>(), weight.numel() / 2);
   EXPECT_TRUE(weight.requires_grad());
   EXPECT_TRUE(torch::allclose(model->forward(x), before, 1e-4, 1e-5));
   EXPECT_EQ(model->named_parameters().size(), 10u);
+  EXPECT_TRUE(model->named_parameters()["5.weight"].is_same(weight));
 }
 
 TEST(Densify, KeepsWeftLayersOfTypedModelsDense) {

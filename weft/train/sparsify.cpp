@@ -1,26 +1,32 @@
 #include "weft/train/sparsify.h"
 
 #include <re2/re2.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 
 #include <set>
 
 #include "weft/train/layers/conv2d.h"
 #include "weft/train/layers/linear.h"
+#include "weft/train/layers/routed_weight.h"
 
 namespace weft {
 namespace {
 
-// A module with weights of its own, and where it hangs.
+// The child of a torch layer that computes for it.
+constexpr const char* kAttached = "weft";
+
+// A module with weights of its own.
 struct Place {
   std::string name;
-  std::string key;            // in its parent
-  torch::nn::Module* parent;  // null for the model itself
   std::shared_ptr<torch::nn::Module> module;
 
-  torch::nn::SequentialImpl* sequential() const {
-    return parent == nullptr ? nullptr : parent->as<torch::nn::SequentialImpl>();
+  // The layer of weft that it is, or that computes for it; null if there is none.
+  std::shared_ptr<Layer> layer() const {
+    if (auto own = std::dynamic_pointer_cast<Layer>(module)) return own;
+    for (const auto& child : module->named_children()) {
+      if (child.key() == kAttached) return std::dynamic_pointer_cast<Layer>(child.value());
+    }
+    return nullptr;
   }
 };
 
@@ -31,11 +37,12 @@ bool has_matrices(const torch::nn::Module& module) {
   return false;
 }
 
-// In the order of registration. A module that hangs in several places is taken up at its first.
+// In the order of registration. A module that is registered in several places is taken up at its
+// first.
 class Places {
  public:
   explicit Places(torch::nn::Module& model) {
-    if (has_matrices(model)) places_.push_back({"", "", nullptr, model.shared_from_this()});
+    if (has_matrices(model)) places_.push_back({"", model.shared_from_this()});
     collect(model, "");
   }
   const std::vector<Place>& all() const { return places_; }
@@ -43,11 +50,9 @@ class Places {
  private:
   void collect(torch::nn::Module& parent, const std::string& prefix) {
     for (const auto& child : parent.named_children()) {
-      if (!seen_.insert(child.value().get()).second) continue;
+      if (child.key() == kAttached || !seen_.insert(child.value().get()).second) continue;
       const std::string name = prefix.empty() ? child.key() : prefix + "." + child.key();
-      if (has_matrices(*child.value())) {
-        places_.push_back({name, child.key(), &parent, child.value()});
-      }
+      if (has_matrices(*child.value())) places_.push_back({name, child.value()});
       collect(*child.value(), name);
     }
   }
@@ -90,7 +95,7 @@ std::string kind_of(const torch::nn::Module& module) {
 }
 
 // Why weft cannot compute this layer, or nothing.
-std::string cannot_reach(const Place& place) {
+std::string cannot_compute(const Place& place) {
   const torch::nn::Module& module = *place.module;
   if (module.as<Layer>() != nullptr) return "";
   if (module.as<torch::nn::EmbeddingImpl>() != nullptr) return "an embedding: no product";
@@ -99,10 +104,7 @@ std::string cannot_reach(const Place& place) {
     const std::string problem = Conv2dImpl::cannot_take(Conv2dImpl::options_of(*conv));
     if (!problem.empty()) return problem;
   }
-  if (place.sequential() != nullptr) return "";
-  return fmt::format(
-      "held by its type, which C++ cannot exchange: declare it as {}",
-      module.as<torch::nn::Conv2dImpl>() != nullptr ? "weft::Conv2d" : "weft::Linear");
+  return "";
 }
 
 struct Decision {
@@ -160,32 +162,27 @@ class Rules {
   std::vector<std::unique_ptr<RE2>> expressions_;
 };
 
-// Puts another module where `place` has one, in its Sequential.
-template <typename Holder>
-void exchange(const Place& place, Holder holder) {
-  for (auto& any : *place.sequential()) {
-    if (any.ptr() == place.module) any = torch::nn::AnyModule(holder);
-  }
-  for (const auto& child : place.parent->named_children()) {
-    if (child.value() == place.module) place.parent->replace_module(child.key(), holder.ptr());
-  }
+// The layer of weft for a place: itself, or one that is attached to it and computes for it.
+template <typename Impl, typename TorchImpl>
+std::shared_ptr<Layer> attach(TorchImpl& module) {
+  auto layer = std::make_shared<Impl>(module);
+  module.register_module(kAttached, layer);
+  module.weight = routed_weight(layer);
+  return layer;
 }
 
-std::shared_ptr<Layer> as_weft(const Place& place) {
-  if (auto layer = std::dynamic_pointer_cast<Layer>(place.module)) return layer;
-  const bool training = place.module->is_training();
-  std::shared_ptr<Layer> made;
-  if (const auto* linear = place.module->as<torch::nn::LinearImpl>()) {
-    Linear holder(*linear);
-    exchange(place, holder);
-    made = holder.ptr();
-  } else {
-    Conv2d holder(*place.module->as<torch::nn::Conv2dImpl>());
-    exchange(place, holder);
-    made = holder.ptr();
+std::shared_ptr<Layer> weft_layer(const Place& place) {
+  if (auto layer = place.layer()) return layer;
+  if (auto* linear = place.module->as<torch::nn::LinearImpl>()) {
+    return attach<LinearImpl>(*linear);
   }
-  made->train(training);
-  return made;
+  return attach<Conv2dImpl>(*place.module->as<torch::nn::Conv2dImpl>());
+}
+
+template <typename TorchImpl>
+void detach(TorchImpl& module, const Layer& layer) {
+  module.weight = layer.weight;
+  module.unregister_module(kAttached);
 }
 
 LayerReport report_of(const Place& place, const Layer& layer, const std::string& reason) {
@@ -214,7 +211,7 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsityPlan& 
   std::vector<LayerReport> reports;
   for (const Place& place : places) {
     const auto number = static_cast<int64_t>(reports.size());
-    if (const std::string problem = cannot_reach(place); !problem.empty()) {
+    if (const std::string problem = cannot_compute(place); !problem.empty()) {
       reports.push_back({place.name, kind_of(*place.module), "dense", "", "torch", problem});
       continue;
     }
@@ -229,7 +226,7 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsityPlan& 
     settings.force_plain = plan.force_plain;
     settings.telemetry = plan.telemetry;
     settings.planner = planner;
-    const auto layer = as_weft(place);
+    const auto layer = weft_layer(place);
     layer->configure(settings);
     reports.push_back(report_of(place, *layer, decision.reason));
   }
@@ -240,22 +237,17 @@ void densify(torch::nn::Module& model) {
   const torch::NoGradGuard no_grad;
   const Places found(model);
   for (const Place& place : found.all()) {
-    const auto layer = std::dynamic_pointer_cast<Layer>(place.module);
+    const auto layer = place.layer();
     if (!layer) continue;
-    const bool training = layer->is_training();
-    if (place.sequential() == nullptr) {
-      layer->weight.set_data(layer->effective_weight());
+    layer->weight.set_data(layer->effective_weight());
+    if (auto* linear = place.module->as<torch::nn::LinearImpl>()) {
+      detach(*linear, *layer);
+    } else if (auto* conv = place.module->as<torch::nn::Conv2dImpl>()) {
+      detach(*conv, *layer);
+    } else {
       LayerSettings dense;
       dense.planner = layer->settings().planner;
       layer->configure(dense);
-    } else if (auto* linear = layer->as<LinearImpl>()) {
-      torch::nn::Linear torchs = linear->densified();
-      torchs->train(training);
-      exchange(place, torchs);
-    } else if (auto* conv = layer->as<Conv2dImpl>()) {
-      torch::nn::Conv2d torchs = conv->densified();
-      torchs->train(training);
-      exchange(place, torchs);
     }
   }
 }

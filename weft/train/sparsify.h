@@ -5,15 +5,14 @@
 //   plan.rules = {{"attention.*", "dense"}};       except these; the first rule that matches counts
 //   for (const LayerReport& layer : sparsify(*model, plan)) ...   what happened, and why
 //
-// Which layers it reaches: weft::Linear and weft::Conv2d wherever they are, and torch::nn::Linear
-// and torch::nn::Conv2d inside a torch::nn::Sequential, which are replaced by weft's. Those take
-// over the same parameters under the same names. A torch layer that is a member of some other
-// module stays what it is, because C++ code calls it by its type, and the report says so: declare
-// it as weft::Linear or weft::Conv2d instead, which take the same options.
+// It takes weft::Linear and weft::Conv2d, and torch::nn::Linear and torch::nn::Conv2d wherever they
+// are held. These keep their parameters under their names; a layer of weft is attached to each as a
+// child named "weft", which has the state of the recipe and computes when the layer multiplies with
+// its weight (layers/routed_weight.h). Their member `weight` then serves for that only: go through
+// parameters() for anything else. Such a module cannot be clone()d.
 //
-// Make the optimiser afterwards, of either: lbc adds parameters, and densify makes new ones. A
-// layer that is registered in several places is one layer, under its first name; one that is shared
-// between two modules is exchanged in the first only.
+// Make the optimiser after sparsify: lbc adds parameters. A layer that is registered in several
+// places is one layer, under its first name.
 #pragma once
 
 #include <string>
@@ -48,15 +47,15 @@ struct LayerReport {
   std::string kind;     // "linear 768 -> 3072"
   std::string recipe;   // what it trains by; "dense" if it is not sparse
   std::string pattern;  // "2:4"; empty if dense
-  std::string path;     // "packed", "plain"; "torch" for layers that stay torch's
+  std::string path;     // "packed", "plain"; "torch" for modules that weft does not compute
   std::string reason;   // why it is as it is
 };
 
 // Throws Error if a rule is malformed or its recipe makes no sense; then nothing has changed.
 std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsityPlan& plan);
 
-// Sparse weights, no recipe. Layers in a torch::nn::Sequential become torch's again; others stay
-// weft's, and dense.
+// Leaves plain torch layers with the sparse weights in the same parameters; weft's own layers
+// become dense ones.
 void densify(torch::nn::Module& model);
 
 }  // namespace weft

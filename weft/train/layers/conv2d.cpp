@@ -67,10 +67,7 @@ Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dOptions& options)
 
 Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dImpl& other)
     : Layer("weft::Conv2d"), options_(options_of(other)) {
-  weight = register_parameter("weight", other.weight, other.weight.requires_grad());
-  if (other.bias.defined()) {
-    bias = register_parameter("bias", other.bias, other.bias.requires_grad());
-  }
+  weight = other.weight;
   init(options_);
 }
 
@@ -79,18 +76,6 @@ void Conv2dImpl::init(const torch::nn::Conv2dOptions& options) {
   WEFT_CHECK(problem.empty(), "a convolution that {} cannot be a layer of weft", problem);
   geometry_ = geometry_of(options);
   register_state();
-}
-
-torch::nn::Conv2d Conv2dImpl::densified() {
-  const torch::NoGradGuard no_grad;
-  torch::nn::Conv2d dense(options_);
-  dense->weight.set_data(effective_weight());
-  dense->weight.requires_grad_(weight.requires_grad());
-  if (bias.defined()) {
-    dense->bias.set_data(bias.detach().clone());
-    dense->bias.requires_grad_(bias.requires_grad());
-  }
-  return dense;
 }
 
 ConvShape Conv2dImpl::shape_for(const torch::Tensor& x) const {

@@ -16,7 +16,8 @@ namespace weft {
 class Conv2dImpl : public Layer {
  public:
   explicit Conv2dImpl(const torch::nn::Conv2dOptions& options);
-  // With the weight and bias of another layer, not copies of them.
+  // What a torch layer computes without its bias, by a recipe; with its weight, which stays its
+  // own.
   explicit Conv2dImpl(const torch::nn::Conv2dImpl& other);
 
   static torch::nn::Conv2dOptions options_of(const torch::nn::Conv2dImpl& layer);
@@ -29,7 +30,6 @@ class Conv2dImpl : public Layer {
     return {weight.size(0), weight.size(1), weight.size(2) * weight.size(3)};
   }
   int64_t channel_groups() const override { return geometry_.groups; }
-  torch::nn::Conv2d densified();
 
  private:
   void init(const torch::nn::Conv2dOptions& options);

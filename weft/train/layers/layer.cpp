@@ -367,9 +367,9 @@ torch::Tensor Layer::run(const torch::Tensor& x) {
              c10::toString(x.scalar_type()), x.device().str(), c10::toString(weight.scalar_type()),
              weight.device().str());
   prepare();
-  const bool draws = torch::GradMode::is_enabled() && weight.requires_grad();
+  if (!torch::GradMode::is_enabled()) return forward_product(x.contiguous());
   const auto handle = c10::make_intrusive<LayerHandle>(
-      std::static_pointer_cast<Layer>(shared_from_this()), stamp_, draws ? state_.call++ : 0);
+      std::static_pointer_cast<Layer>(shared_from_this()), stamp_, state_.call++);
   // An undefined tensor is no argument for torch; an empty one stands for it.
   const torch::Tensor none = torch::empty({0}, x.options());
   return LayerFunction::apply(x, weight, bias.defined() ? bias : none,
@@ -575,7 +575,10 @@ std::vector<std::pair<std::string, std::shared_ptr<Layer>>> layers_of(torch::nn:
   }
   for (const auto& child : module.named_modules("", /*include_self=*/false)) {
     auto layer = std::dynamic_pointer_cast<Layer>(child.value());
-    if (layer && seen.insert(layer.get()).second) found.emplace_back(child.key(), std::move(layer));
+    if (!layer || !seen.insert(layer.get()).second) continue;
+    std::string name = child.key();
+    if (name.ends_with(".weft")) name.resize(name.size() - 5);  // attached to a torch layer
+    found.emplace_back(std::move(name), std::move(layer));
   }
   return found;
 }

@@ -25,24 +25,8 @@ LinearImpl::LinearImpl(const torch::nn::LinearOptions& options) : Layer("weft::L
 }
 
 LinearImpl::LinearImpl(const torch::nn::LinearImpl& other) : Layer("weft::Linear") {
-  weight = register_parameter("weight", other.weight, other.weight.requires_grad());
-  if (other.bias.defined()) {
-    bias = register_parameter("bias", other.bias, other.bias.requires_grad());
-  }
+  weight = other.weight;
   register_state();
-}
-
-torch::nn::Linear LinearImpl::densified() {
-  const torch::NoGradGuard no_grad;
-  torch::nn::Linear dense(
-      torch::nn::LinearOptions(weight.size(1), weight.size(0)).bias(bias.defined()));
-  dense->weight.set_data(effective_weight());
-  dense->weight.requires_grad_(weight.requires_grad());
-  if (bias.defined()) {
-    dense->bias.set_data(bias.detach().clone());
-    dense->bias.requires_grad_(bias.requires_grad());
-  }
-  return dense;
 }
 
 void LinearImpl::reset_products(std::shared_ptr<Planner> planner, int micro_batches) {

@@ -13,14 +13,13 @@ class LinearImpl : public Layer {
  public:
   LinearImpl(int64_t ins, int64_t outs) : LinearImpl(torch::nn::LinearOptions(ins, outs)) {}
   explicit LinearImpl(const torch::nn::LinearOptions& options);
-  // With the weight and bias of another layer, not copies of them.
+  // What a torch layer computes without its bias, by a recipe; with its weight, which stays its
+  // own.
   explicit LinearImpl(const torch::nn::LinearImpl& other);
 
   torch::Tensor forward(const torch::Tensor& x) override;  // x: [..., ins]
 
   WeightShape weight_shape() const override { return {weight.size(0), weight.size(1), 1}; }
-  // A torch layer with W̃ as its weight.
-  torch::nn::Linear densified();
 
  private:
   void reset_products(std::shared_ptr<Planner> planner, int micro_batches) override;

@@ -1,0 +1,26 @@
+// A stand-in for the weight of a torch layer, so that the layer's own code computes by a recipe.
+//
+// C++ code calls torch::nn::Linear by its type: nothing can be put in its place. But it multiplies
+// with its member `weight`, and what a multiplication does is up to the dispatcher of torch. So
+// sparsify writes a tensor into that member that has no storage, only a layer of weft behind it
+// (RoutedWeight), and every way in which torch multiplies with it goes to that layer:
+//
+//   addmm(b, x, wᵀ), x.matmul(wᵀ), linear(x, w, b), conv2d(x, w, b, ...)   ->   layer.forward(x) +
+//   b
+//
+// The parameter itself stays in the module under its name, for optimisers and files. Anything else
+// that is done to the stand-in is an Error that says so.
+#pragma once
+
+#include <torch/types.h>
+
+#include <memory>
+
+namespace weft {
+
+class Layer;
+
+// layer: without a bias of its own. Keeps it alive.
+torch::Tensor routed_weight(std::shared_ptr<Layer> layer);
+
+}  // namespace weft
