@@ -37,6 +37,8 @@ test: build
 bench: program
 	$(WEFT) bench gemm
 	$(WEFT) bench gemm --shape 1x4096x4096 --shape 4x4096x4096 --pattern 2:4 --op fwd --threads 1
+	$(WEFT) bench layer
+	$(WEFT) bench layer --threads 1 --pattern 1:4 --pattern 2:4x2
 	$(WEFT) bench solve
 	$(WEFT) bench solve --size 8192 --pattern 2:4 --pattern 1:4 --pattern 3:4 \
 	  --solver exact --solver magnitude --rounds 9

@@ -376,6 +376,20 @@ TEST(Replicas, DrawTheirOwnSamples) {
   EXPECT_FALSE(same_bits(gradients[0], gradients[1]));
 }
 
+TEST(MicroBatches, ShareThePackedOperands) {
+  for (const Kind kind : kKinds) {
+    Training run(kind, settings_of("sr-ste", "2:4"));
+    run.pass(0, 0.5);
+    const double packing = run.layer->telemetry().times.pack;
+    EXPECT_GT(packing, 0.0);
+    run.pass(1, 0.5);
+    EXPECT_EQ(run.layer->telemetry().times.pack, packing);
+    weft::step(*run.layer, run.optimizer);
+    run.pass(0, 1.0);
+    EXPECT_GT(run.layer->telemetry().times.pack, packing);
+  }
+}
+
 TEST(MicroBatches, DrawTheirOwnSamples) {
   Training run(Kind::kLinear, settings_of("s-ste", "2:4"));
   run.pass(0, 1.0);

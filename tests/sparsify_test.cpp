@@ -131,6 +131,21 @@ TEST(Sparsify, ATypedTorchLayerComputesByItsRecipe) {
   }
 }
 
+TEST(Sparsify, ReachesIntoAttention) {
+  torch::nn::MultiheadAttention attention(16, 2);
+  SparsityPlan plan = plan_of("ste");
+  plan.first_and_last_dense = false;
+  auto reports = by_name(sparsify(*attention, plan));
+  EXPECT_EQ(reports["out_proj"].recipe, "ste");
+  EXPECT_TRUE(contains(reports[""].reason, "weft has no"));  // its other weights are its own
+  const torch::Tensor x = torch::randn({5, 3, 16}).requires_grad_(true);
+  const torch::Tensor y = std::get<0>(attention->forward(x, x, x));
+  y.sum().backward();
+  EXPECT_TRUE(layers_of(*attention)[0].second->state().sparse());
+  EXPECT_TRUE(attention->named_parameters()["out_proj.weight"].grad().defined());
+  EXPECT_TRUE(x.grad().defined());
+}
+
 TEST(Sparsify, TheStandInIsForMultiplyingOnly) {
   Net model;
   sparsify(*model, plan_of("sr-ste"));
