@@ -25,9 +25,12 @@ const std::map<std::string, std::set<std::string>>& arrows() {
       {"pack", {"core", "checkpoint", "mask", "estimate"}},
       {"kernel", {"core", "checkpoint", "mask", "estimate", "pack"}},
       {"train/recipes", {"core", "mask"}},
-      {"train", {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train/recipes"}},
+      {"train/data", {"core"}},
+      {"train",
+       {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train/recipes", "train/data"}},
       {"convert",
-       {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train", "train/recipes"}},
+       {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train", "train/recipes",
+        "train/data"}},
   };
   return table;
 }
@@ -62,10 +65,13 @@ std::vector<Include> includes_of(const fs::path& file) {
   return found;
 }
 
-// The folder of a path below weft/: the first part, but the recipes of train need no torch and are
-// a folder of their own.
+// The folder of a path below weft/: the first part, but the recipes and the data of train need no
+// torch and are folders of their own.
 std::string folder_of(const std::string& path) {
-  return path.starts_with("train/recipes/") ? "train/recipes" : path.substr(0, path.find('/'));
+  for (const std::string own : {"train/recipes", "train/data"}) {
+    if (path.starts_with(own + "/")) return own;
+  }
+  return path.substr(0, path.find('/'));
 }
 
 // Why a file of `folder` must not have this include; empty if it may.
@@ -113,6 +119,8 @@ TEST(Arrows, ObjectToWhatTheyShould) {
   EXPECT_NE(objection("mask", "torch/torch.h"), "");
   EXPECT_NE(objection("report", "cli/command.h"), "");
   EXPECT_EQ(objection("mask", "weft/core/mask.h"), "");
+  EXPECT_NE(objection("train/data", "torch/torch.h"), "");
+  EXPECT_NE(objection("train/data", "weft/train/recipes/recipe.h"), "");
   EXPECT_EQ(objection("train", "torch/torch.h"), "");
 }
 
