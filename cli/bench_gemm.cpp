@@ -39,14 +39,9 @@ class BenchGemmCommand : public Command {
     plan.threads = {threads_ == 0 ? 1 : static_cast<int>(threads_)};
     if (threads_ == 0 && weft::threads() > 1) plan.threads.push_back(weft::threads());
 
-    constexpr uint64_t kSteps = 1000;
-    Progress progress("measuring", kSteps);
-    uint64_t done = 0;
-    const auto records = bench::bench_gemm(plan, [&](double fraction) {
-      const auto reached = static_cast<uint64_t>(fraction * kSteps);
-      progress.add(reached - done);
-      done = reached;
-    });
+    Progress progress("measuring", 1000);
+    const auto records =
+        bench::bench_gemm(plan, [&](double fraction) { progress.reach(fraction); });
     progress.finish();
     json_ ? report_json(records) : report(records);
     return 0;

@@ -42,14 +42,9 @@ class BenchLayerCommand : public Command {
     for (const std::string& recipe : recipes_) require_use(recipe, plan.patterns);
     plan.mode = parse_plan_mode(plan_);
     plan.rounds = static_cast<int>(rounds_);
-    constexpr uint64_t kSteps = 1000;
-    Progress progress("measuring", kSteps);
-    uint64_t done = 0;
-    const auto records = bench::bench_layer(plan, [&](double fraction) {
-      const auto reached = static_cast<uint64_t>(fraction * kSteps);
-      progress.add(reached - done);
-      done = reached;
-    });
+    Progress progress("measuring", 1000);
+    const auto records =
+        bench::bench_layer(plan, [&](double fraction) { progress.reach(fraction); });
     progress.finish();
     json_ ? report_json(records) : report(records);
     return 0;

@@ -36,14 +36,9 @@ class BenchSolveCommand : public Command {
       for (const Solver& solver : weft::solvers()) plan_.solvers.push_back(&solver);
     }
 
-    constexpr uint64_t kSteps = 1000;
-    Progress progress("measuring", kSteps);
-    uint64_t done = 0;
-    const auto records = bench::bench_solve(plan_, [&](double fraction) {
-      const auto reached = static_cast<uint64_t>(fraction * kSteps);
-      progress.add(reached - done);
-      done = reached;
-    });
+    Progress progress("measuring", 1000);
+    const auto records =
+        bench::bench_solve(plan_, [&](double fraction) { progress.reach(fraction); });
     progress.finish();
     common_.json ? report_json(records) : report(records);
     return 0;

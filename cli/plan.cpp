@@ -1,4 +1,5 @@
 // weft plan: dense or sparse, for the three products of a layer, and why.
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -69,15 +70,23 @@ class PlanCommand : public Command {
       print_json(list);
     } else {
       print(table.str());
-      print(fmt::format(
-          "\n{}, {} thread{}, {}; calibration: {}\n", pattern_, weft::threads(),
-          weft::threads() == 1 ? "" : "s", current_isa(),
-          default_calibration_path().empty() ? "not kept" : default_calibration_path().string()));
+      print(fmt::format("\n{}, {} thread{}, {}; calibration: {}\n", pattern_, weft::threads(),
+                        weft::threads() == 1 ? "" : "s", current_isa(),
+                        default_calibration_path().empty()
+                            ? "not kept"
+                            : for_people(default_calibration_path())));
     }
     return 0;
   }
 
  private:
+  // With ~ for the home of the user, as people write it.
+  static std::string for_people(const std::filesystem::path& path) {
+    const char* home = std::getenv("HOME");
+    const std::string text = path.string(), prefix = home ? std::string(home) + "/" : "";
+    return prefix.size() > 1 && text.starts_with(prefix) ? "~/" + text.substr(prefix.size()) : text;
+  }
+
   // One product, as a row of the table and as a record.
   void add(const std::string& shape, const ProductPlan& one, const ProductTimes& now, Table& table,
            Json& list) const {

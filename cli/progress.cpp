@@ -10,6 +10,11 @@ namespace weft::cli {
 Progress::Progress(std::string label, uint64_t total)
     : label_(std::move(label)), total_(total), terminal_(::isatty(STDERR_FILENO) == 1) {}
 
+void Progress::reach(double fraction) {
+  const auto reached = static_cast<uint64_t>(fraction * static_cast<double>(total_));
+  if (reached > done_) add(reached - done_);
+}
+
 void Progress::finish() {
   if (drawn_) std::fputs("\r\033[K", stderr);
   drawn_ = false;

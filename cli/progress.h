@@ -13,7 +13,8 @@ class Progress {
   ~Progress() { finish(); }
 
   void add(uint64_t done);
-  void finish();  // wipes the bar; called before anything is printed
+  void reach(double fraction);  // of the total; never goes back
+  void finish();                // wipes the bar; called before anything is printed
 
  private:
   using Clock = std::chrono::steady_clock;

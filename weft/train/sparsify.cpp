@@ -223,6 +223,8 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsityPlan& 
     settings.seed = plan.seed;
     settings.number = number;
     settings.micro_batches = plan.micro_batches;
+    settings.replica = plan.replica;
+    settings.replicas = plan.replicas;
     settings.force_plain = plan.force_plain;
     settings.telemetry = plan.telemetry;
     settings.planner = planner;

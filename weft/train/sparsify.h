@@ -37,6 +37,8 @@ struct SparsityPlan {
   int64_t total_steps = 0;
   uint64_t seed = 0;
   int micro_batches = 1;
+  int64_t replica = 0;  // of a data-parallel run: see LayerSettings
+  int64_t replicas = 1;
   bool force_plain = false;
   bool telemetry = false;
   std::shared_ptr<Planner> planner;  // null: one for all layers

@@ -179,7 +179,7 @@ void Layer::configure(const LayerSettings& settings) {
   settings_ = settings;
   if (!settings_.planner) settings_.planner = std::make_shared<Planner>();
   // With keep = group every method is dense training: no masks, no samples, β = 1.
-  if (always_dense() && settings_.pattern.keep() == settings_.pattern.group()) {
+  if (settings_.pattern.keep() == settings_.pattern.group()) {
     const std::string name = settings_.recipe.name;
     const bool fp8 = settings_.recipe.fp8;
     settings_.recipe = Recipe::parse("dense");
@@ -326,18 +326,19 @@ void Layer::describe_operands(LayerOperands& operands) const {
   const Pattern unshared(pattern.keep(), pattern.group());
   const bool transposable = settings_.recipe.forward == ForwardPart::kTransposable;
   // A union of candidates keeps more than N:M until the last are removed.
-  const bool whole = settings_.recipe.forward == ForwardPart::kUnion &&
-                     removal_progress(settings_.recipe, state_.step, settings_.total_steps) < 1.0;
+  const bool keeps_more =
+      settings_.recipe.forward == ForwardPart::kUnion &&
+      removal_progress(settings_.recipe, state_.step, settings_.total_steps) < 1.0;
   operands.forward.mask = &state_.forward;
   operands.forward.pattern = pattern;
-  operands.forward.ragged = whole;
+  operands.forward.ragged = keeps_more;
   operands.backward.mask = state_.backward.rows() > 0 ? &state_.backward : &state_.forward;
   operands.backward.pattern = transposable ? pattern : unshared;
   operands.backward.ragged = !transposable;
   operands.transposable = transposable;
   operands.planned = pattern;
   operands.masked_gradient = settings_.recipe.gradient == GradientPart::kMasked;
-  if (whole) {  // the pattern of its density stands for it
+  if (keeps_more) {  // the pattern of its density stands for it
     const double kept = state_.forward.density() * pattern.group();
     const int keep =
         std::clamp(static_cast<int>(std::ceil(kept - 0.05)), pattern.keep(), pattern.group());
