@@ -7,6 +7,7 @@ namespace {
 
 std::vector<CommandEntry> commands(int, char**) {
   std::vector<CommandEntry> commands;
+  commands.push_back(train_command());
   commands.push_back(bench_layer_command());
   return commands;
 }

@@ -2,7 +2,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_recipes weft_data
+install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_recipes weft_data weft_run
   weft_report EXPORT weft)
 # On its own, because who uses it must have libtorch: find_package(weft COMPONENTS train).
 if(WEFT_TORCH)
@@ -18,7 +18,6 @@ if(WEFT_CLI)
 endif()
 # Headers that only weft's own sources include stay at home.
 install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
-  PATTERN json.h EXCLUDE
   PATTERN byte_source.h EXCLUDE
   PATTERN tensor_entries.h EXCLUDE
   PATTERN algorithms.h EXCLUDE

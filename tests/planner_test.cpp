@@ -402,6 +402,12 @@ TEST(Planner, RepeatsASavedPlan) {
   EXPECT_EQ(again.saved(), planner.saved());
   const PlanRequest other{.shape = {8, 8, 8}, .pattern = Pattern(1, 4)};
   EXPECT_TRUE(contains(message_of([&] { again.plan(other); }), "saved plan has nothing"));
+  // A run that goes on keeps what it has chosen and decides what is new.
+  Planner going_on(PlanMode::kDense, {});
+  going_on.remember(planner.saved());
+  EXPECT_EQ(going_on.plan(request)[Product::kForward].reason, "saved");
+  EXPECT_EQ(going_on.plan(request)[Product::kForward].choice, Choice::kSparse);
+  EXPECT_EQ(going_on.plan(other)[Product::kForward].choice, Choice::kDense);
   for (const char* bad :
        {"", "{", "[]", "{}", "{\"version\": 2, \"plans\": {}}", "{\"version\": 1, \"plans\": []}",
         "{\"version\": 1, \"plans\": {\"a\": [\"dense\"]}}",

@@ -18,8 +18,8 @@ namespace {
 using test::contains;
 using test::message_of;
 
-SparsityPlan plan_of(const std::string& recipe) {
-  SparsityPlan plan;
+TrainingPlan plan_of(const std::string& recipe) {
+  TrainingPlan plan;
   plan.recipe = recipe;
   plan.total_steps = 20;
   plan.planner = std::make_shared<Planner>(PlanMode::kSparse, "");
@@ -76,7 +76,7 @@ TEST(Sparsify, SaysWhatHappenedToEveryLayerAndWhy) {
 }
 
 TEST(Sparsify, RulesComeBeforeDefaults) {
-  SparsityPlan plan = plan_of("dense");
+  TrainingPlan plan = plan_of("dense");
   plan.rules = {{"0", "ste", Pattern(2, 4)},
                 {"[57]", "bi-mask", Pattern(1, 4)},
                 {".*", "static", Pattern(4, 8)}};
@@ -133,7 +133,7 @@ TEST(Sparsify, ATypedTorchLayerComputesByItsRecipe) {
 
 TEST(Sparsify, ReachesIntoAttention) {
   torch::nn::MultiheadAttention attention(16, 2);
-  SparsityPlan plan = plan_of("ste");
+  TrainingPlan plan = plan_of("ste");
   plan.first_and_last_dense = false;
   auto reports = by_name(sparsify(*attention, plan));
   EXPECT_EQ(reports["out_proj"].recipe, "ste");
@@ -171,7 +171,7 @@ TEST(Sparsify, KeepsParametersAndTheirNames) {
 
 TEST(Sparsify, RefusesPlansThatMakeNoSenseAndChangesNothing) {
   torch::nn::Sequential model = make_sequential();
-  SparsityPlan plan = plan_of("sr-ste");
+  TrainingPlan plan = plan_of("sr-ste");
   plan.rules = {{"(", "ste", Pattern(2, 4)}};
   EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "no regular expression"));
   plan.rules = {{"5", "ste+gradient=masked", Pattern(2, 4)}};

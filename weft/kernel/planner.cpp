@@ -115,22 +115,21 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
   const std::string key =
       fmt::format("{}/{}{}{}/{}", shape, request.pattern.str(), request.transposable ? "T" : "",
                   masked_gradient(request) ? "M" : "", request.products_per_pack);
-  const auto known = choices_.find(key);
-  WEFT_CHECK(!only_saved_ || known != choices_.end(),
-             "the saved plan has nothing for a layer of {} at {}", shape, request.pattern.str());
+  const auto known = plans_.find(key);
+  if (known != plans_.end()) {
+    LayerPlan plan = known->second;
+    for (const Product product : kProducts) {  // not saved
+      plan.products[static_cast<size_t>(product)].kind = kind_of(request, product);
+    }
+    return plan;
+  }
+  WEFT_CHECK(!only_saved_, "the saved plan has nothing for a layer of {} at {}", shape,
+             request.pattern.str());
   LayerPlan plan;
   for (const Product product : kProducts) {
-    ProductPlan& one = plan.products[static_cast<size_t>(product)];
-    if (only_saved_) {
-      one.kind = kind_of(request, product);
-      one.choice = known->second[static_cast<size_t>(product)];
-      one.reason = "saved";
-    } else {
-      one = decide(request, product);
-    }
+    plan.products[static_cast<size_t>(product)] = decide(request, product);
   }
-  choices_[key] = {plan.products[0].choice, plan.products[1].choice, plan.products[2].choice};
-  return plan;
+  return plans_.emplace(key, std::move(plan)).first->second;
 }
 
 LayerPlan Planner::plan(const PlanRequest& request) {
@@ -145,28 +144,38 @@ LayerPlan Planner::plan(const ConvRequest& request) {
 
 std::string Planner::saved() const {
   Json plans = Json::object();
-  for (const auto& [key, choices] : choices_) {
-    plans.append(key, {choice_name(choices[0]), choice_name(choices[1]), choice_name(choices[2])});
+  for (const auto& [key, plan] : plans_) {
+    plans.append(key, {choice_name(plan.products[0].choice), choice_name(plan.products[1].choice),
+                       choice_name(plan.products[2].choice)});
   }
   return Json{{"plans", plans}, {"version", 1}}.dump();
 }
 
 Planner Planner::from_saved(std::string_view text) {
+  Planner planner(PlanMode::kAuto, {});
+  planner.remember(text);
+  planner.only_saved_ = true;
+  return planner;
+}
+
+void Planner::remember(std::string_view text) {
   const Json root = Json::parse_or_null(text);
   WEFT_CHECK(root.is_object() && root.contains("version") && root.contains("plans") &&
                  root["plans"].is_object(),
              "saved plan: it is not a JSON object with 'version' and 'plans'");
   WEFT_CHECK(root["version"] == 1, "saved plan: version {}, accepted is 1",
              printable(root["version"].dump()));
-  Planner planner(PlanMode::kAuto, {});
-  planner.only_saved_ = true;
   for (const auto& [key, choices] : root["plans"].members()) {
     WEFT_CHECK(choices.is_array() && choices.size() == 3, "saved plan: '{}' has not three choices",
                printable(key));
-    planner.choices_[key] = {parse_choice(choices[0]), parse_choice(choices[1]),
-                             parse_choice(choices[2])};
+    LayerPlan plan;
+    for (const Product product : kProducts) {
+      ProductPlan& one = plan.products[static_cast<size_t>(product)];
+      one.choice = parse_choice(choices[static_cast<size_t>(product)]);
+      one.reason = "saved";
+    }
+    plans_.emplace(key, plan);
   }
-  return planner;
 }
 
 }  // namespace weft

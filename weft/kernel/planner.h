@@ -81,6 +81,10 @@ class Planner {
   // an Error.
   std::string saved() const;  // JSON
   static Planner from_saved(std::string_view json);
+  // Keeps to saved choices from here on, where it has made none, and decides what is not among them
+  // as usual: a run that goes on meets shapes that it had not met when its choices were written.
+  void remember(std::string_view json);
+  size_t decisions() const { return plans_.size(); }
 
  private:
   template <typename Request>
@@ -95,7 +99,8 @@ class Planner {
   PlanMode mode_;
   bool only_saved_ = false;
   Calibration calibration_;
-  std::map<std::string, std::array<Choice, 3>> choices_;  // "<shape>/<pattern>[T][M]/<per pack>"
+  // "<shape>/<pattern>[T][M]/<per pack>". Decided once: layers of one shape run alike, and as saved.
+  std::map<std::string, LayerPlan> plans_;
 };
 
 }  // namespace weft

@@ -115,7 +115,7 @@ struct Decision {
 
 class Rules {
  public:
-  explicit Rules(const SparsityPlan& plan) : plan_(plan) {
+  explicit Rules(const TrainingPlan& plan) : plan_(plan) {
     for (const LayerRule& rule : plan.rules) {
       auto compiled = std::make_unique<RE2>(rule.layers, RE2::Quiet);
       WEFT_CHECK(compiled->ok(), "the rule '{}' is no regular expression: {}", rule.layers,
@@ -158,7 +158,7 @@ class Rules {
     return {std::move(recipe), pattern, std::move(reason)};
   }
 
-  const SparsityPlan& plan_;
+  const TrainingPlan& plan_;
   std::vector<std::unique_ptr<RE2>> expressions_;
 };
 
@@ -197,7 +197,7 @@ LayerReport report_of(const Place& place, const Layer& layer, const std::string&
 
 }  // namespace
 
-std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsityPlan& plan) {
+std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& plan) {
   const Rules rules(plan);
   const Places found(model);
   const std::vector<Place>& places = found.all();
@@ -222,6 +222,7 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsityPlan& 
     settings.total_steps = plan.total_steps;
     settings.seed = plan.seed;
     settings.number = number;
+    settings.label = place.name;
     settings.micro_batches = plan.micro_batches;
     settings.replica = plan.replica;
     settings.replicas = plan.replicas;

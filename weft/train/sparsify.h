@@ -1,6 +1,6 @@
 // sparsify: the layers of a torch model learn a recipe each, in place; densify undoes it.
 //
-//   SparsityPlan plan;
+//   TrainingPlan plan;
 //   plan.recipe = "t-sr-ste";                      every layer, but the first and the last
 //   plan.rules = {{"attention.*", "dense"}};       except these; the first rule that matches counts
 //   for (const LayerReport& layer : sparsify(*model, plan)) ...   what happened, and why
@@ -28,7 +28,7 @@ struct LayerRule {
   Pattern pattern{2, 4};
 };
 
-struct SparsityPlan {
+struct TrainingPlan {
   std::vector<LayerRule> rules;
   std::string recipe = "s-ste";  // of layers that no rule matches
   Pattern pattern{2, 4};
@@ -54,7 +54,7 @@ struct LayerReport {
 };
 
 // Throws Error if a rule is malformed or its recipe makes no sense; then nothing has changed.
-std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsityPlan& plan);
+std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& plan);
 
 // Leaves plain torch layers with the sparse weights in the same parameters; weft's own layers
 // become dense ones.

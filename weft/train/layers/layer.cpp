@@ -20,6 +20,8 @@ namespace weft {
 
 namespace {
 
+thread_local Layer::FiniteWatch* finite_watch = nullptr;
+
 // A few hundred weights, scattered over all rows and columns, stand for all: an optimiser moves
 // nearly every one of them.
 uint64_t fingerprint_of(const torch::Tensor& weight) {
@@ -102,7 +104,7 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
     WEFT_CHECK(handle->stamp == layer.stamp_,
                "a backward pass through {} after its weights have changed: run the forward pass "
                "again after every optimiser step",
-               layer.name());
+               layer.label());
     layer.require_same_weights();
     const torch::Tensor x = context->get_saved_variables()[0].contiguous();
     const torch::Tensor g = gradients[0].contiguous();
@@ -241,7 +243,7 @@ void Layer::update(bool weights_replaced) {
   try {
     weft::bring_up_to_date(input, state_);
   } catch (const Error& error) {
-    throw Error(fmt::format("{} at step {}: {}", name(), state_.step, error.what()));
+    throw Error(fmt::format("{} at step {}: {}", label(), state_.step, error.what()));
   }
   if (settings_.telemetry) changed_bits_ = changed_bits(before, state_.forward);
   freeze_scores_at_the_end();
@@ -257,10 +259,10 @@ void Layer::require_same_weights() const {
   WEFT_CHECK(fingerprint_ == fingerprint_of(weight),
              "the weights of {} changed, and not through weft::step(): take optimiser steps with "
              "it, and after loading or editing weights call weights_changed()",
-             name());
+             label());
   WEFT_CHECK(data_ == weight.data_ptr(),
              "the weights of {} have been put elsewhere between its forward and backward pass",
-             name());
+             label());
 }
 
 void Layer::prepare() {
@@ -291,7 +293,7 @@ void Layer::make_operands() {
 }
 
 void Layer::make_packed_operands() {
-  WEFT_CHECK(weight.is_contiguous(), "the weight of {} is not contiguous", name());
+  WEFT_CHECK(weight.is_contiguous(), "the weight of {} is not contiguous", label());
   const auto start = std::chrono::steady_clock::now();
   const float* values = weight.data_ptr<float>();
   const size_t size = static_cast<size_t>(weight.numel());
@@ -364,7 +366,7 @@ torch::Tensor Layer::effective_weight() {
 
 torch::Tensor Layer::run(const torch::Tensor& x) {
   WEFT_CHECK(x.device() == weight.device() && x.scalar_type() == weight.scalar_type(),
-             "{}: an input of {} on {} for weights of {} on {}", name(),
+             "{}: an input of {} on {} for weights of {} on {}", label(),
              c10::toString(x.scalar_type()), x.device().str(), c10::toString(weight.scalar_type()),
              weight.device().str());
   prepare();
@@ -379,8 +381,29 @@ torch::Tensor Layer::run(const torch::Tensor& x) {
 
 torch::Tensor Layer::forward_product(const torch::Tensor& x) {
   const torch::Tensor input = settings_.recipe.fp8 ? rounded_to_fp8(x, Fp8::kE4m3) : x;
-  return path() == LayerPath::kPacked ? packed_forward(input)
-                                      : plain_forward(input, plain_forward_);
+  const torch::Tensor y = path() == LayerPath::kPacked ? packed_forward(input)
+                                                       : plain_forward(input, plain_forward_);
+  if (finite_watch != nullptr && finite_watch->first_.empty() &&
+      !torch::isfinite(y).all().item<bool>()) {
+    finite_watch->first_ = label();
+  }
+  return y;
+}
+
+Layer::FiniteWatch::FiniteWatch() { finite_watch = this; }
+Layer::FiniteWatch::~FiniteWatch() { finite_watch = nullptr; }
+
+std::optional<LayerPlan> Layer::sparse_plan() {
+  if (always_dense() || path() != LayerPath::kPacked) return std::nullopt;
+  const Recipe& recipe = settings_.recipe;
+  auto plan = products().plan_for(settings_.pattern, recipe.forward == ForwardPart::kTransposable,
+                                  recipe.gradient == GradientPart::kMasked);
+  if (!plan || recipe.samples_gradient() || recipe.gradient == GradientPart::kMasked) return plan;
+  ProductPlan& gradient = plan->products[static_cast<size_t>(Product::kBackwardWeight)];
+  gradient = ProductPlan();
+  gradient.kind = ProductKind::kBackwardWeight;
+  gradient.reason = "exact";
+  return plan;
 }
 
 torch::Tensor Layer::backward_data_product(const torch::Tensor& g, const torch::Tensor& x) {
@@ -388,7 +411,7 @@ torch::Tensor Layer::backward_data_product(const torch::Tensor& g, const torch::
   const torch::Tensor dx = path() == LayerPath::kPacked
                                ? packed_backward_data(gradient, x)
                                : plain_backward_data(gradient, x, plain_backward_);
-  if (settings_.telemetry && state_.backward.rows() > 0) {
+  if (settings_.telemetry && measure_cosine_ && state_.backward.rows() > 0) {
     cosine_ = cosine(dx, plain_backward_data(gradient, x, plain_operand(state_.forward)));
   }
   return dx;
@@ -475,12 +498,14 @@ void Layer::weights_changed() {
   if (state_.begun) update(/*weights_replaced=*/true);
 }
 
-LayerTelemetry Layer::telemetry() {
+LayerTelemetry Layer::telemetry(bool costly) {
   LayerTelemetry t;
   if (state_.sparse()) {
-    const torch::Tensor host = host_weights();
     t.forward_density = state_.forward.density();
-    t.retained = retained(host.data_ptr<float>(), weight_shape(), state_.forward).fraction();
+    if (costly) {
+      const torch::Tensor host = host_weights();
+      t.retained = retained(host.data_ptr<float>(), weight_shape(), state_.forward).fraction();
+    }
     t.backward_density = state_.backward.rows() > 0 ? state_.backward.density() : t.forward_density;
     t.backward_kept = t.backward_density / t.forward_density;
   }
@@ -491,6 +516,7 @@ LayerTelemetry Layer::telemetry() {
   }
   t.beta = state_.beta;
   t.cosine = cosine_;
+  cosine_.reset();
   t.times = products().times();
   t.plan = path() == LayerPath::kPlain ? "plain" : products().choices();
   return t;
@@ -514,7 +540,7 @@ std::string Layer::state_owner() const {
 
 void Layer::restore_state() {
   const WeightShape shape = weight_shape();
-  const auto context = fmt::format("the saved state of {}", name());
+  const auto context = fmt::format("the saved state of {}", label());
   LayerState state = state_from_counters(saved_counters_, state_owner(), context);
   state.forward = mask_from(saved_mask_, shape.outs, shape.cols(), context + ": mask");
   state.backward =

@@ -41,6 +41,7 @@ struct LayerSettings {
   int64_t total_steps = 0;  // of the optimiser; needed by recipes with a schedule in shares
   uint64_t seed = 0;
   int64_t number = 0;  // of the layer in the model: tells its random numbers from those of others
+  std::string label;   // its name in the model, for messages
   int micro_batches = 1;  // per optimiser step, for the planner
   // Of a data-parallel run: each replica draws samples of its own.
   int64_t replica = 0;
@@ -100,8 +101,29 @@ class Layer : public torch::nn::Module {
   // happens before the first product, or effective_weight(): until then nothing has been chosen.
   void weights_changed();
 
-  LayerTelemetry telemetry();
+  // `retained` looks at every weight; without `costly` it is left out, as 1.
+  LayerTelemetry telemetry(bool costly = true);
   void clear_times();
+  // The cosine of bi-mask takes another, plain product per backward pass.
+  void measure_cosine(bool measure) { measure_cosine_ = measure; }
+
+  // How the three products run while the layer is sparse, for inputs as large as the last ones;
+  // nothing if it is always dense, on the plain path, or has seen no input yet.
+  std::optional<LayerPlan> sparse_plan();
+
+  // The first layer whose product is not finite while one of these is in scope, of this thread.
+  class FiniteWatch {
+   public:
+    FiniteWatch();
+    ~FiniteWatch();
+    FiniteWatch(const FiniteWatch&) = delete;
+    FiniteWatch& operator=(const FiniteWatch&) = delete;
+    const std::string& first() const { return first_; }  // empty: none
+
+   private:
+    friend class Layer;
+    std::string first_;
+  };
 
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
@@ -154,6 +176,8 @@ class Layer : public torch::nn::Module {
   void require_same_weights() const;
   void reset_scores();
   std::string state_owner() const;
+  // For messages: the name in the model, or the kind of layer.
+  std::string label() const { return settings_.label.empty() ? name() : settings_.label; }
   torch::Tensor host_weights() const;  // fp32, on the CPU, contiguous
   LayerInput input_of(const torch::Tensor& host) const;
   torch::Tensor plain_operand(const Mask& mask) const;
@@ -166,6 +190,7 @@ class Layer : public torch::nn::Module {
   LayerState state_;
   int64_t stamp_ = 0;  // of the operands; changes when they do
   bool operands_valid_ = false;
+  bool measure_cosine_ = true;
   bool step_pending_ = false;   // counted, and the state not yet brought up to date
   uint64_t fingerprint_ = 0;    // of the weights that the operands were made from
   const void* data_ = nullptr;  // where these lay

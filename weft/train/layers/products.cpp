@@ -90,7 +90,22 @@ bool LinearProducts::sparse_at(int64_t tokens, Product product, const Pattern& p
   return planned_sparse(key, request, product);
 }
 
+std::optional<LayerPlan> LinearProducts::plan_for(const Pattern& pattern, bool transposable,
+                                                  bool masked_gradient) {
+  if (tokens_ == 0) return std::nullopt;
+  PlanRequest request{
+      {tokens_, shape_.ins, shape_.outs}, pattern, transposable, products_per_pack_};
+  LayerPlan plan = planner().plan(request);
+  if (masked_gradient) {
+    request.masked_gradient = true;
+    const auto gradient = static_cast<size_t>(Product::kBackwardWeight);
+    plan.products[gradient] = planner().plan(request).products[gradient];
+  }
+  return plan;
+}
+
 void LinearProducts::forward(MatrixView<const float> x, const float* bias, MatrixView<float> y) {
+  tokens_ = x.rows;
   const Operand& w = operands_.forward;
   const bool sparse = w.mask != nullptr && sparse_at(x.rows, Product::kForward, operands_.planned);
   note(Product::kForward, sparse);
@@ -177,7 +192,21 @@ bool ConvProducts::sparse_at(const ConvShape& shape, Product product, const Patt
   return planned_sparse(shape.spec() + " " + pattern.str(), request, product);
 }
 
+std::optional<LayerPlan> ConvProducts::plan_for(const Pattern& pattern, bool transposable,
+                                                bool masked_gradient) {
+  if (last_.images == 0) return std::nullopt;
+  LayerPlan plan = planner().plan({last_, pattern, transposable, products_per_pack_});
+  if (masked_gradient) {  // computed dense, and masked
+    ProductPlan& gradient = plan.products[static_cast<size_t>(Product::kBackwardWeight)];
+    gradient = ProductPlan();
+    gradient.kind = ProductKind::kBackwardWeight;
+    gradient.reason = "masked";
+  }
+  return plan;
+}
+
 void ConvProducts::forward(const ConvShape& shape, const float* x, const float* bias, float* y) {
+  last_ = shape;
   const Operand& w = operands_.forward;
   const bool sparse = w.mask != nullptr && sparse_at(shape, Product::kForward, operands_.planned);
   note(Product::kForward, sparse);

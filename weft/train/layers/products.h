@@ -60,6 +60,10 @@ class LayerProducts {
   void set(const LayerOperands& operands);
 
   LayerTimes& times() { return times_; }
+  // How the products run with a pattern, for inputs as large as the last ones; nothing before the
+  // first.
+  virtual std::optional<LayerPlan> plan_for(const Pattern& pattern, bool transposable,
+                                            bool masked_gradient) = 0;
   // How the products were last computed: "sparse/sparse/dense", in the order of kProducts; "-" for
   // one that was not.
   std::string choices() const;
@@ -73,6 +77,8 @@ class LayerProducts {
   bool planned_sparse(const std::string& key, const Request& request, Product product);
   void note(Product product, bool sparse);
   const float* dense_copy(DenseCopy& copy, const Operand& operand);
+
+  Planner& planner() { return *planner_; }
 
   WeightShape shape_;
   LayerOperands operands_;
@@ -90,6 +96,8 @@ class LinearProducts : public LayerProducts {
  public:
   using LayerProducts::LayerProducts;
 
+  std::optional<LayerPlan> plan_for(const Pattern& pattern, bool transposable,
+                                    bool masked_gradient) override;
   void forward(MatrixView<const float> x, const float* bias, MatrixView<float> y);
   void backward_data(MatrixView<const float> g, MatrixView<float> dx);
   void backward_weight(MatrixView<const float> g, MatrixView<const float> x,
@@ -101,6 +109,7 @@ class LinearProducts : public LayerProducts {
   bool sparse_at(int64_t tokens, Product product, const Pattern& pattern,
                  bool masked_gradient = false);
 
+  int64_t tokens_ = 0;  // of the last input
   bool packed_forward_ = false, packed_backward_ = false;
   std::optional<KeptEntries> kept_;  // of a masked gradient
   PackedMatrix forward_pack_, backward_pack_, gradient_pack_;
@@ -111,6 +120,8 @@ class ConvProducts : public LayerProducts {
  public:
   using LayerProducts::LayerProducts;
 
+  std::optional<LayerPlan> plan_for(const Pattern& pattern, bool transposable,
+                                    bool masked_gradient) override;
   void forward(const ConvShape& shape, const float* x, const float* bias, float* y);
   void backward_data(const ConvShape& shape, const float* g, float* dx);
   void backward_weight(const ConvShape& shape, const float* g, const float* x,
@@ -120,6 +131,7 @@ class ConvProducts : public LayerProducts {
   void forget_packs() override { packed_forward_ = packed_backward_ = false; }
   bool sparse_at(const ConvShape& shape, Product product, const Pattern& pattern);
 
+  ConvShape last_;  // input
   bool packed_forward_ = false, packed_backward_ = false;
   PackedConv forward_pack_, backward_pack_, gradient_pack_;
 };

@@ -1,0 +1,226 @@
+// weft train: one run, from the first step or from where it was.
+#include <unistd.h>
+
+#include <cmath>
+
+#include "cli/run_flags.h"
+#include "cli/shared.h"
+#include "cli/stop_signal.h"
+#include "cli/train_commands.h"
+#include "weft/core/isa.h"
+#include "weft/core/text.h"
+#include "weft/report/table.h"
+#include "weft/train/trainer/trainer.h"
+
+namespace weft::cli {
+namespace {
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+}
+
+// "sparse 1.32": the choice, and dense time over sparse time with packing.
+std::string product_text(const ProductPlan& plan) {
+  const size_t equals = plan.reason.rfind("= ");
+  if (equals == std::string::npos) {
+    return plan.reason == "saved" || plan.reason == "asked for"
+               ? std::string(choice_name(plan.choice))
+               : plan.reason;
+  }
+  return fmt::format("{} {}", choice_name(plan.choice), plan.reason.substr(equals + 2));
+}
+
+void print_layers(const std::vector<PlannedLayer>& layers) {
+  Table table({"layer", "kind", "recipe", "pattern", "fwd", "bwd_x", "bwd_w", "why"});
+  bool ratios = false;
+  for (const PlannedLayer& layer : layers) {
+    const LayerReport& report = layer.report;
+    std::vector<std::string> row = {report.name, report.kind, report.recipe,
+                                    report.pattern.empty() ? "-" : report.pattern};
+    for (size_t i = 0; i < 3; ++i) {
+      row.push_back(layer.plan ? product_text(layer.plan->products[i]) : "dense");
+      ratios |= layer.plan && layer.plan->products[i].reason.find("= ") != std::string::npos;
+    }
+    row.push_back(report.reason);
+    table.add(row);
+  }
+  print(table.str());
+  if (ratios) {
+    print("\nA product is sparse where dense time / (sparse time + packing), the figure beside it, "
+          "is above 1.02;\nlayers that are not sparse all the time are dense in between.\n");
+  }
+}
+
+// A line that is rewritten on a terminal, and printed now and then elsewhere.
+class TrainDisplay : public TrainerListener {
+ public:
+  void begin(const Trainer& trainer) {
+    steps_ = trainer.options().steps;
+    first_ = trainer.step();
+    unit_ = trainer.source().unit();
+    units_ = static_cast<double>(trainer.options().batch * trainer.source().units_per_sample());
+    begun_ = Clock::now();
+  }
+
+  void on_step(const StepReport& r) override {
+    seconds_ = seconds_ == 0 ? r.seconds : 0.9 * seconds_ + 0.1 * r.seconds;
+    flips_ = flips_ < 0 ? r.flip_rate : 0.98 * flips_ + 0.02 * r.flip_rate;
+    const bool shown = terminal_ ? Clock::now() - drawn_ > std::chrono::milliseconds(100)
+                                 : r.step % std::max<int64_t>(1, steps_ / 10) == 0;
+    if (!shown && r.step != steps_) return;
+    drawn_ = Clock::now();
+    const double elapsed = std::chrono::duration<double>(drawn_ - begun_).count();
+    const double left = elapsed / static_cast<double>(r.step - first_) *
+                        static_cast<double>(steps_ - r.step);
+    const std::string line =
+        fmt::format("step {}/{}  loss {:.4f}  {:.0f} {}/s  flips {:.2e}  {} left", r.step, steps_,
+                    r.loss, units_ / seconds_, unit_, flips_, duration_text(left));
+    if (terminal_) {
+      std::fputs(fmt::format("\r{}\033[K", line).c_str(), stderr);
+      on_line_ = true;
+    } else {
+      print(line + "\n");
+      std::fflush(stdout);
+    }
+  }
+  void on_eval(const EvalReport& r) override {
+    clear();
+    print(fmt::format("step {}  eval loss {:.4f}  accuracy {}  ({} samples, {})\n", r.step, r.loss,
+                      percent(r.accuracy), r.samples, seconds_text(r.seconds)));
+    std::fflush(stdout);
+  }
+  void on_note(const std::string& note) override {
+    clear();
+    std::fputs(fmt::format("weft: {}\n", printable(note, 2000)).c_str(), stderr);
+  }
+  void clear() {
+    if (on_line_) std::fputs("\r\033[K", stderr);
+    on_line_ = false;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const bool terminal_ = ::isatty(STDERR_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
+  bool on_line_ = false;
+  int64_t steps_ = 0, first_ = 0;
+  std::string unit_;
+  double units_ = 0.0, seconds_ = 0.0, flips_ = -1.0;
+  Clock::time_point begun_, drawn_;
+};
+
+class TrainCommand : public Command {
+ public:
+  void declare(Flags& flags) override {
+    flags.text("--out", "DIR", out_, "Folder of the run: run.json, metrics, checkpoints, the model");
+    flags.text("--resume", "DIR", resume_, "Go on with the run in this folder; takes --threads");
+    flags.exclude("--resume", "--out");
+    run_.declare(flags);
+  }
+
+  int run() override {
+    if (out_.empty() && resume_.empty()) throw UsageError("--out DIR is needed, or --resume DIR");
+    RunOptions options = resume_.empty() ? run_.options() : options_to_resume();
+    if (options.threads > 0) set_threads(static_cast<int>(options.threads));
+    TrainDisplay display;
+    TrainerSetup setup;
+    setup.listener = &display;
+    RunParts parts = checked_parts(options);
+    Trainer trainer = resume_.empty() ? Trainer::begin(out_, std::move(parts), setup)
+                                      : Trainer::resume(resume_, std::move(parts), setup);
+    print_start(trainer);
+    display.begin(trainer);
+    const StopSignal stop;
+    trainer.advance(trainer.options().steps, &stop.signal());
+    display.clear();
+    if (stop.signal() != 0 && !trainer.finished()) stop_early(trainer, stop);
+    print_result(trainer, trainer.finish());
+    return 0;
+  }
+
+ private:
+  const std::string& folder() const { return resume_.empty() ? out_ : resume_; }
+
+  RunOptions options_to_resume() const {
+    const std::vector<std::string> given = run_.given();
+    for (const std::string& flag : given) {
+      if (flag == "--threads") continue;
+      throw UsageError(fmt::format("{} does not go with --resume: the run has its options", flag));
+    }
+    RunOptions options = resume_options(resume_);
+    const Json record = read_run_record(resume_);
+    WEFT_CHECK(record["status"] != "done", "{}: the run is done: see `weft eval {}`", resume_,
+               resume_);
+    if (!given.empty()) options.threads = run_.options().threads;
+    return options;
+  }
+
+  // What does not go together is wrong usage; a broken file is not.
+  static RunParts checked_parts(const RunOptions& options) {
+    try {
+      options.resolved().check();
+    } catch (const Error& error) {
+      throw UsageError(error.what());
+    }
+    return make_parts(options);
+  }
+
+  void print_start(const Trainer& trainer) const {
+    const RunOptions& o = trainer.options();
+    print(fmt::format("{} on {}, {} at {}, {} steps of {} {}, {} threads, {}\n\n", o.model, o.data,
+                      o.recipe, o.pattern, o.steps, o.batch,
+                      trainer.source().unit() == "tokens"
+                          ? fmt::format("windows of {} bytes", o.context)
+                          : trainer.source().unit(),
+                      threads(), current_isa()));
+    print_layers(trainer.layers());
+    if (trainer.step() > 0) print(fmt::format("\ngoing on after step {}\n", trainer.step()));
+    print("\n");
+    std::fflush(stdout);
+  }
+
+  void stop_early(Trainer& trainer, const StopSignal& stop) const {
+    trainer.save_checkpoint();
+    print(fmt::format("stopped after step {}: go on with weft train --resume {}\n", trainer.step(),
+                      folder()));
+    stop.end_program();
+  }
+
+  void print_result(const Trainer& trainer, const RunResult& r) const {
+    print("\n");
+    Table table({"result", ""});
+    table.add({"accuracy", percent(r.eval.accuracy)});
+    table.add({"eval loss", fmt::format("{:.4f}", r.eval.loss)});
+    table.add({"density of sparse layers", fmt::format("{:.4f}", r.density)});
+    table.add({"products that ran sparse", r.products.empty() ? "none" : r.products});
+    table.add({"mean flip rate", fmt::format("{:.2e}", r.flip_rate)});
+    table.add({"time per step", fmt::format("{:.2f} ms", 1e3 * r.step_seconds)});
+    table.add({"training", duration_text(r.train_seconds)});
+    table.add({"peak memory", bytes_text(r.peak_bytes)});
+    table.add({"model.safetensors", bytes_text(r.model_bytes)});
+    if (r.packed_bytes > 0) table.add({"packed.safetensors", bytes_text(r.packed_bytes)});
+    print(table.str());
+    if (r.ends_dense) {
+      print(fmt::format("\n{} ends with a dense phase: the model is dense, by design\n",
+                        trainer.options().recipe));
+    }
+  }
+
+  RunFlags run_;
+  std::string out_, resume_;
+};
+
+}  // namespace
+
+CommandEntry train_command() {
+  return {kTrain.name, kTrain.description,
+          "  weft train --out runs/first\n"
+          "  weft train --model gpt --data text:book.txt --recipe s-ste --pattern 2:4 --out runs/gpt\n"
+          "  weft train --config run.toml --seed 2 --out runs/second\n"
+          "  weft train --resume runs/first",
+          std::make_unique<TrainCommand>()};
+}
+
+}  // namespace weft::cli

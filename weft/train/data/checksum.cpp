@@ -1,0 +1,12 @@
+#include "weft/train/data/checksum.h"
+
+#include <zlib.h>
+
+namespace weft {
+
+uint32_t checksum(uint32_t so_far, std::span<const std::byte> bytes) {
+  return static_cast<uint32_t>(
+      ::crc32_z(so_far, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+}  // namespace weft

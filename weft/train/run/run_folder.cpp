@@ -1,0 +1,160 @@
+#include "weft/train/run/run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "weft/core/error.h"
+#include "weft/core/text.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string shown(const fs::path& path) { return printable(path.string(), 4096); }
+
+void make_folder(const fs::path& path) {
+  std::error_code failure;
+  fs::create_directories(path, failure);
+  WEFT_CHECK(!failure, "{}: cannot make the folder: {}", shown(path), failure.message());
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  WEFT_CHECK(stream.is_open(), "{}: cannot be read: {}", shown(path), std::strerror(errno));
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+RunFolder RunFolder::create(const fs::path& path) {
+  WEFT_CHECK(!path.empty(), "a run needs a folder");
+  RunFolder folder(path);
+  std::error_code failure;
+  WEFT_CHECK(!fs::exists(folder.record(), failure),
+             "{}: holds a run already: go on with --resume, or choose another folder", shown(path));
+  make_folder(path / "checkpoints");
+  folder.lock();
+  return folder;
+}
+
+RunFolder RunFolder::open(const fs::path& path) {
+  RunFolder folder(path);
+  std::error_code failure;
+  WEFT_CHECK(fs::exists(folder.record(), failure), "{}: no run there: it has no run.json",
+             shown(path));
+  make_folder(path / "checkpoints");
+  folder.lock();
+  return folder;
+}
+
+RunFolder::RunFolder(RunFolder&& other) noexcept
+    : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
+
+RunFolder::~RunFolder() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+void RunFolder::lock() {
+  lock_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  WEFT_CHECK(lock_ >= 0, "{}: cannot be opened: {}", shown(path_), std::strerror(errno));
+  WEFT_CHECK(::flock(lock_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
+             "{}: another process is at this run", shown(path_));
+}
+
+fs::path RunFolder::checkpoint(int64_t step) const {
+  return path_ / "checkpoints" / fmt::format("step-{:09}.safetensors", step);
+}
+
+std::vector<int64_t> RunFolder::checkpoints() const {
+  std::vector<int64_t> steps;
+  std::error_code failure;
+  for (fs::directory_iterator entry(path_ / "checkpoints", failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
+    constexpr std::string_view kBefore = "step-", kAfter = ".safetensors";
+    if (!name.starts_with(kBefore) || !name.ends_with(kAfter)) continue;
+    int64_t step = 0;
+    const char* last = name.data() + name.size() - kAfter.size();
+    const auto parsed = std::from_chars(name.data() + kBefore.size(), last, step);
+    if (parsed.ec == std::errc() && parsed.ptr == last) steps.push_back(step);
+  }
+  WEFT_CHECK(!failure, "{}: cannot be read: {}", shown(path_ / "checkpoints"), failure.message());
+  std::ranges::sort(steps, std::greater());
+  return steps;
+}
+
+void RunFolder::remove_old_checkpoints() const {
+  const std::vector<int64_t> steps = checkpoints();
+  for (size_t i = kCheckpointsKept; i < steps.size(); ++i) {
+    std::error_code failure;  // an old file that stays does no harm
+    fs::remove(checkpoint(steps[i]), failure);
+  }
+}
+
+Json read_run_record(const fs::path& folder) {
+  const fs::path path = folder / "run.json";
+  std::error_code failure;
+  WEFT_CHECK(fs::exists(path, failure), "{}: no run there: it has no run.json", shown(folder));
+  const std::string name = shown(path);
+  Json record = Json::parse(read_file(path), name);
+  WEFT_CHECK(record.is_object() && record.contains("format") && record["format"] == "weft.run",
+             "{}: not the record of a run of weft", name);
+  WEFT_CHECK(record.contains("version") && record["version"] == 1,
+             "{}: version {}, and this weft knows 1", name,
+             record.contains("version") ? printable(record["version"].dump()) : "unknown");
+  for (const char* member : {"options", "environment", "plan", "status"}) {
+    WEFT_CHECK(record.contains(member), "{}: '{}' is missing", name, member);
+  }
+  return record;
+}
+
+MetricsFile::MetricsFile(const fs::path& path, uint64_t bytes) : name_(shown(path)) {
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  WEFT_CHECK(fd_ >= 0, "{}: cannot be written: {}", name_, std::strerror(errno));
+  const off_t end = ::lseek(fd_, 0, SEEK_END);
+  bytes_ = std::min(bytes, static_cast<uint64_t>(std::max<off_t>(end, 0)));
+  WEFT_CHECK(::ftruncate(fd_, static_cast<off_t>(bytes_)) == 0, "{}: cannot be written: {}", name_,
+             std::strerror(errno));
+}
+
+MetricsFile::~MetricsFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void MetricsFile::add(const Json& line) {
+  const std::string text = line.dump() + "\n";
+  size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t count = ::pwrite(fd_, text.data() + written, text.size() - written,
+                                   static_cast<off_t>(bytes_ + written));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      const std::string reason = std::strerror(count < 0 ? errno : ENOSPC);
+      if (::ftruncate(fd_, static_cast<off_t>(bytes_)) != 0) {
+        // Half a line stays; a resumed run cuts it off.
+      }
+      throw Error(fmt::format("{}: cannot be written: {}", name_, reason));
+    }
+    written += static_cast<size_t>(count);
+  }
+  bytes_ += text.size();
+}
+
+void MetricsFile::sync() {
+  WEFT_CHECK(::fsync(fd_) == 0, "{}: cannot be written: {}", name_, std::strerror(errno));
+}
+
+}  // namespace weft

@@ -1,0 +1,73 @@
+// RunFolder: the files of a training run.
+//
+//   run.json            options, environment, plan, layers, result: all that repeats the run
+//   metrics.jsonl       a line per step and per evaluation
+//   checkpoints/        step-000000500.safetensors, the last two
+//   model.safetensors   at the end: the sparse weights
+//   packed.safetensors  at the end, if asked for: the same without the zeros
+//
+// All but metrics.jsonl are written atomically. One process at a time holds the folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "weft/core/json.h"
+
+namespace weft {
+
+class RunFolder {
+ public:
+  static constexpr int kCheckpointsKept = 2;
+
+  // Makes the folder, if need be. Throws Error if it holds a run already.
+  static RunFolder create(const std::filesystem::path& path);
+  // Throws Error if there is no run, or another process has it.
+  static RunFolder open(const std::filesystem::path& path);
+  ~RunFolder();
+  RunFolder(RunFolder&& other) noexcept;
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(RunFolder&&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path record() const { return path_ / "run.json"; }
+  std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
+  std::filesystem::path model() const { return path_ / "model.safetensors"; }
+  std::filesystem::path packed() const { return path_ / "packed.safetensors"; }
+  std::filesystem::path checkpoint(int64_t step) const;
+
+  std::vector<int64_t> checkpoints() const;  // their steps, the newest first
+  void remove_old_checkpoints() const;       // all but the newest kCheckpointsKept
+
+ private:
+  explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  void lock();
+
+  std::filesystem::path path_;
+  int lock_ = -1;
+};
+
+// The run.json of a folder, checked to be one of a version that we know. Throws Error that names it.
+Json read_run_record(const std::filesystem::path& folder);
+
+// metrics.jsonl, to which lines are added. What cannot be written whole is taken back.
+class MetricsFile {
+ public:
+  // Cuts the file to `bytes`, what it had when the run was last saved. Shorter is shorter.
+  MetricsFile(const std::filesystem::path& path, uint64_t bytes);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  void add(const Json& line);
+  uint64_t bytes() const { return bytes_; }
+  void sync();
+
+ private:
+  std::string name_;
+  int fd_ = -1;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,91 @@
+#include "weft/train/trainer/export_model.h"
+
+#include <set>
+
+#include "weft/core/text.h"
+#include "weft/pack/packed_file.h"
+#include "weft/train/layers/layer.h"
+#include "weft/train/recipes/schedule.h"
+#include "weft/train/trainer/tensor_file.h"
+
+namespace weft {
+namespace {
+
+// lbc keeps more than N:M until its last removal.
+bool keeps_pattern(const Layer& layer) {
+  const LayerSettings& settings = layer.settings();
+  if (!layer.state().sparse()) return false;
+  return settings.recipe.forward != ForwardPart::kUnion ||
+         removal_progress(settings.recipe, layer.state().step, settings.total_steps) >= 1.0;
+}
+
+std::string parameter_name(const std::string& layer, const char* parameter) {
+  return layer.empty() ? parameter : layer + "." + parameter;
+}
+
+}  // namespace
+
+SparsityPlan promises_of(Model& model) {
+  SparsityPlan plan;
+  for (const auto& [name, layer] : layers_of(model)) {
+    if (!keeps_pattern(*layer)) continue;
+    const bool both = layer->settings().recipe.forward == ForwardPart::kTransposable;
+    plan.tensors.emplace(parameter_name(name, "weight"),
+                         Promise{layer->settings().pattern, both ? Axis::kBoth : Axis::kIn});
+  }
+  return plan;
+}
+
+void export_model(const std::filesystem::path& path, Model& model) {
+  std::map<std::string, std::shared_ptr<Layer>> layer_of;  // by the name of its weight
+  std::set<std::string> of_recipes;                        // tensors that train and do not compute
+  for (const auto& [name, layer] : layers_of(model)) {
+    layer_of[parameter_name(name, "weight")] = layer;
+    of_recipes.insert(parameter_name(name, "scores"));
+    for (const auto& buffer : layer->named_buffers(/*recurse=*/false)) {
+      of_recipes.insert(parameter_name(name, buffer.key().c_str()));
+    }
+  }
+  NamedTensors tensors;
+  for (const auto& parameter : model.named_parameters()) {
+    if (of_recipes.contains(parameter.key())) continue;
+    const auto layer = layer_of.find(parameter.key());
+    tensors.emplace_back(parameter.key(), layer == layer_of.end()
+                                              ? parameter.value().detach()
+                                              : layer->second->effective_weight());
+  }
+  for (const auto& buffer : model.named_buffers()) {
+    if (!of_recipes.contains(buffer.key())) tensors.emplace_back(buffer.key(), buffer.value());
+  }
+  Metadata metadata = {{"format", "pt"}};
+  promises_of(model).store_in(metadata);
+  write_tensors(path, tensors, metadata);
+}
+
+bool export_packed(const std::filesystem::path& from, const std::filesystem::path& to) {
+  const Checkpoint checkpoint = Checkpoint::open(from);
+  std::map<std::string, PackChoice> chosen;
+  for (const auto& [name, promise] : checkpoint.plan().tensors) {
+    chosen.emplace(name, PackChoice{promise.pattern});
+  }
+  if (chosen.empty()) return false;
+  CheckpointWriter writer(to, packed_layout(checkpoint, chosen, PackedFormat::kWeft));
+  for (const ShardedTensor& tensor : checkpoint.tensors()) {
+    const auto choice = chosen.find(tensor.info.name);
+    if (choice == chosen.end()) {
+      writer.copy(checkpoint, tensor);
+      continue;
+    }
+    std::vector<std::byte> bytes(tensor.info.bytes());
+    checkpoint.read(tensor, 0, bytes);
+    const MaskToPack found = mask_to_pack(tensor.info, bytes, choice->second.pattern);
+    for (const StoredPart& part :
+         pack_tensor(tensor.info, bytes, found.mask, choice->second, PackedFormat::kWeft)) {
+      writer.write({{part.name, Dtype::kU8, {}, 0, 0}, tensor.shard}, 0, part.bytes);
+    }
+  }
+  writer.commit();
+  return true;
+}
+
+}  // namespace weft

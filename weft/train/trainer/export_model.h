@@ -1,0 +1,23 @@
+// The model that a run leaves: what its products multiply with, and what that promises.
+#pragma once
+
+#include <filesystem>
+
+#include "weft/checkpoint/plan.h"
+#include "weft/train/models/model.h"
+
+namespace weft {
+
+// The patterns that the weights of sparse layers have now, by tensor: along both axes for masks that
+// are transposable.
+SparsityPlan promises_of(Model& model);
+
+// A safetensors file with the parameters under their names (of sparse layers, the operand of the
+// forward product) and the buffers that belong to the model and not to a recipe; `weft check` holds
+// it against its promises.
+void export_model(const std::filesystem::path& path, Model& model);
+
+// The same without the zeros; returns whether there was anything to pack.
+bool export_packed(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace weft

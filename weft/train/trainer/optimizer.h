@@ -1,0 +1,36 @@
+// The optimiser of a run, its learning rate, and its state as tensors.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+
+#include "weft/core/json.h"
+#include "weft/train/run/run_options.h"
+#include "weft/train/trainer/tensor_file.h"
+
+namespace weft {
+
+// SGD with momentum or AdamW, of libtorch. Weight decay pulls at matrices and kernels only: not at
+// biases, norms, positions, and not at the scores of lbc.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(torch::nn::Module& model,
+                                                        const RunOptions& options);
+
+// Linear from 0 in the warm-up, then a cosine down to final_rate of it at the last step.
+double learning_rate_at(const RunOptions& options, int64_t step);
+void set_learning_rate(torch::optim::Optimizer& optimizer, double rate);
+
+// The state by the names of the parameters: "optimizer.<parameter>.exp_avg" and so on, and how many
+// steps each parameter has taken.
+struct OptimizerState {
+  NamedTensors tensors;
+  Json steps;  // {parameter: number}, of AdamW
+};
+OptimizerState optimizer_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer);
+// Throws Error that begins with `what` if something is missing or has another shape.
+void load_optimizer_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                          const std::map<std::string, torch::Tensor>& tensors, const Json& steps,
+                          const std::string& what);
+
+}  // namespace weft

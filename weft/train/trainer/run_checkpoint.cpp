@@ -1,0 +1,112 @@
+#include "weft/train/trainer/run_checkpoint.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include "weft/core/text.h"
+#include "weft/train/layers/layer.h"
+#include "weft/train/trainer/optimizer.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kEntry = "weft.checkpoint";
+constexpr int64_t kCheckpointVersion = 1;
+
+std::string model_tensor(const std::string& name) { return "model." + name; }
+
+// Copies in place, so that optimiser and layers keep hold of the parameter.
+void load_parameter(torch::Tensor parameter, const torch::Tensor& saved, const std::string& what) {
+  WEFT_CHECK(saved.sizes() == parameter.sizes() && saved.scalar_type() == parameter.scalar_type(),
+             "{} is not of the type and shape that the model has", what);
+  parameter.copy_(saved);
+}
+
+const torch::Tensor& find(const TensorFile& file, const std::string& name,
+                          const std::string& path) {
+  const auto found = file.tensors.find(name);
+  WEFT_CHECK(found != file.tensors.end(), "{}: tensor '{}' is missing", path, name);
+  return found->second;
+}
+
+void load_model(const TensorFile& file, const std::string& path, Model& model) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& parameter : model.named_parameters()) {
+    const std::string name = model_tensor(parameter.key());
+    load_parameter(parameter.value(), find(file, name, path),
+                   fmt::format("{}: tensor '{}'", path, name));
+  }
+  for (const auto& buffer : model.named_buffers()) {
+    const std::string name = model_tensor(buffer.key());
+    const torch::Tensor& saved = find(file, name, path);
+    WEFT_CHECK(saved.scalar_type() == buffer.value().scalar_type(),
+               "{}: tensor '{}' is of another type than the model's", path, name);
+    torch::Tensor(buffer.value()).set_data(saved);  // masks come and go, so shapes may differ
+  }
+  for (const auto& [name, layer] : layers_of(model)) {
+    try {
+      layer->state_changed();
+    } catch (const Error& error) {
+      throw Error(fmt::format("{}: {}", path, error.what()));
+    }
+  }
+}
+
+}  // namespace
+
+void save_run_checkpoint(const std::filesystem::path& path, Model& model,
+                         torch::optim::Optimizer& optimizer, const RunPosition& position) {
+  NamedTensors tensors;
+  for (const auto& parameter : model.named_parameters()) {
+    tensors.emplace_back(model_tensor(parameter.key()), parameter.value());
+  }
+  for (const auto& buffer : model.named_buffers()) {
+    tensors.emplace_back(model_tensor(buffer.key()), buffer.value());
+  }
+  OptimizerState state = optimizer_state(model, optimizer);
+  tensors.insert(tensors.end(), state.tensors.begin(), state.tensors.end());
+  tensors.emplace_back("random", at::detail::getDefaultCPUGenerator().get_state());
+  const Json entry{{"version", kCheckpointVersion},
+                   {"run", position.run},
+                   {"step", position.step},
+                   {"data_position", position.data_position},
+                   {"metrics_bytes", position.metrics_bytes},
+                   {"flips", position.flips},
+                   {"train_seconds", position.train_seconds},
+                   {"optimizer_steps", state.steps}};
+  write_tensors(path, tensors, {{kEntry, entry.dump()}});
+}
+
+RunPosition load_run_checkpoint(const std::filesystem::path& path, const std::string& run,
+                                Model& model, torch::optim::Optimizer& optimizer) {
+  const std::string name = printable(path.string(), 4096);
+  const TensorFile file = read_tensors(path);
+  const auto found = file.metadata.find(kEntry);
+  WEFT_CHECK(found != file.metadata.end(), "{}: not a checkpoint of a run of weft", name);
+  const Json entry = Json::parse(found->second, name);
+  WEFT_CHECK(entry.is_object() && entry.contains("version") &&
+                 entry["version"].is_number_unsigned(),
+             "{}: the entry {} has no version", name, kEntry);
+  WEFT_CHECK(entry["version"].get<int64_t>() == kCheckpointVersion,
+             "{}: of version {}, and this weft knows {}", name, entry["version"].get<int64_t>(),
+             kCheckpointVersion);
+  RunPosition position;
+  try {
+    position.run = entry["run"].get<std::string>();
+    position.step = entry["step"].get<int64_t>();
+    position.data_position = entry["data_position"].get<int64_t>();
+    position.metrics_bytes = entry["metrics_bytes"].get<uint64_t>();
+    position.flips = entry["flips"].get<double>();
+    position.train_seconds = entry["train_seconds"].get<double>();
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: the entry {} is malformed: {}", name, kEntry, error.what()));
+  }
+  WEFT_CHECK(position.run == run, "{}: of another run: {}, and this one is {}", name,
+             printable(position.run), run);
+  load_model(file, name, model);
+  load_optimizer_state(model, optimizer, file.tensors, entry["optimizer_steps"], name);
+  at::Generator random = at::detail::getDefaultCPUGenerator();
+  random.set_state(find(file, "random", name));
+  return position;
+}
+
+}  // namespace weft

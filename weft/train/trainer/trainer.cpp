@@ -1,0 +1,572 @@
+#include "weft/train/trainer/trainer.h"
+
+#include <torch/nn/functional/loss.h>
+#include <torch/utils.h>
+#include <torch/version.h>
+
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <set>
+
+#include "weft/core/atomic_file.h"
+#include "weft/core/isa.h"
+#include "weft/core/parallel.h"
+#include "weft/core/text.h"
+#include "weft/core/version.h"
+#include "weft/kernel/dense.h"
+#include "weft/mask/solver.h"
+#include "weft/train/data/checksum.h"
+#include "weft/train/step.h"
+#include "weft/train/trainer/export_model.h"
+#include "weft/train/trainer/optimizer.h"
+#include "weft/train/trainer/run_checkpoint.h"
+#include "weft/train/trainer/telemetry.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_from(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Where the time of a step goes. What is within forward, backward and step, layer by layer, is in
+// the telemetry.
+struct StepSplit {
+  double data = 0.0, forward = 0.0, backward = 0.0, clip = 0.0, step = 0.0;
+};
+
+uint64_t peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word) {
+    uint64_t kilobytes = 0;
+    if (word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+uint64_t file_bytes(const std::filesystem::path& path) {
+  std::error_code failure;
+  const auto bytes = std::filesystem::file_size(path, failure);
+  return failure ? 0 : bytes;
+}
+
+Json environment_json(int threads) {
+  return {{"weft", kVersion},
+          {"torch", TORCH_VERSION},
+          {"threads", threads},
+          {"isa", current_isa()},
+          {"dense_isa", dense_isa()}};
+}
+
+// What a checkpoint must agree with to be of this run: all that its numbers depend on, but for
+// where and how fast it runs.
+std::string run_name(const RunOptions& options, uint32_t data) {
+  Json all = options.to_json();
+  for (const char* name : {"threads", "plan", "checkpoint-every", "export"}) all.erase(name);
+  const std::string text = all.dump();
+  return fmt::format("{:08x}-{:08x}", checksum(0, std::as_bytes(std::span(text))), data);
+}
+
+std::shared_ptr<Planner> planner_of(const std::string& plan) {
+  if (plan == "auto" || plan == "dense" || plan == "sparse") {
+    return std::make_shared<Planner>(parse_plan_mode(plan));
+  }
+  std::filesystem::path path = plan;
+  if (std::filesystem::is_directory(path)) path /= "run.json";
+  std::ifstream stream(path);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  const std::string name = printable(path.string(), 4096);
+  WEFT_CHECK(stream.good(), "{}: the plan cannot be read", name);
+  const Json document = Json::parse(text.str(), name);
+  auto planner = std::make_shared<Planner>();
+  try {
+    planner->remember(document.is_object() && document.contains("plan") ? document["plan"].dump()
+                                                                        : text.str());
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", name, error.what()));
+  }
+  return planner;
+}
+
+TrainingPlan training_plan(const RunOptions& options, std::shared_ptr<Planner> planner) {
+  TrainingPlan plan;
+  plan.recipe = options.recipe;
+  plan.pattern = Pattern::parse(options.pattern);
+  for (const std::string& text : options.rules) {
+    const RunRule rule = parse_rule(text, plan.pattern);
+    plan.rules.push_back({rule.layers, rule.recipe, rule.pattern});
+  }
+  plan.first_and_last_dense = !options.sparse_ends;
+  plan.total_steps = options.steps;
+  plan.seed = static_cast<uint64_t>(options.seed);
+  plan.micro_batches = static_cast<int>(options.accumulate);
+  plan.telemetry = true;
+  plan.planner = std::move(planner);
+  return plan;
+}
+
+Json layers_json(const std::vector<PlannedLayer>& layers) {
+  Json list = Json::array();
+  for (const PlannedLayer& layer : layers) {
+    const LayerReport& report = layer.report;
+    Json entry{{"name", report.name},       {"kind", report.kind},
+               {"recipe", report.recipe},   {"pattern", report.pattern},
+               {"path", report.path},       {"reason", report.reason}};
+    if (layer.plan) {
+      for (const Product product : kProducts) {
+        const ProductPlan& one = (*layer.plan)[product];
+        entry[kind_name(one.kind)] = {{"choice", choice_name(one.choice)}, {"reason", one.reason}};
+      }
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+struct Trainer::State {
+  State(RunFolder run_folder, RunParts run_parts, const TrainerSetup& setup)
+      : folder(std::move(run_folder)),
+        parts(std::move(run_parts)),
+        listener(setup.listener),
+        order(static_cast<uint64_t>(parts.options.seed), parts.source->train_samples()) {
+    const RunOptions& options = parts.options;
+    set_threads(options.threads > 0 ? static_cast<int>(options.threads) : threads());
+    at::set_num_threads(threads());
+    planner = setup.planner ? setup.planner : planner_of(options.plan);
+    data_checksum = parts.source->fingerprint();
+    position.run = run_name(options, data_checksum);
+    record = Json{{"format", "weft.run"},
+                  {"version", 1},
+                  {"options", options.to_json()},
+                  {"environment", environment_json(threads())},
+                  {"data_crc32", fmt::format("{:08x}", data_checksum)},
+                  {"status", "running"}};
+    std::vector<LayerReport> reports = sparsify(*parts.model, training_plan(options, planner));
+    for (LayerReport& report : reports) layers.push_back({std::move(report), std::nullopt});
+    for (const auto& [name, layer] : layers_of(*parts.model)) named_layers[name] = layer;
+    optimizer = make_optimizer(*parts.model, options);
+    if (options.dense_flips) {
+      dense_flips.emplace(*parts.model, Pattern::parse(options.pattern));
+    }
+    parts.model->train();
+  }
+
+  void note(const std::string& text) {
+    if (listener != nullptr) listener->on_note(text);
+  }
+
+  // An empty pass shows every layer the size of its input, so that all is planned before the first
+  // step, and a user sees it.
+  void plan_layers() {
+    const torch::NoGradGuard no_grad;
+    const int64_t samples = parts.options.batch / parts.options.accumulate;
+    std::vector<int64_t> first(static_cast<size_t>(samples));
+    order.fill(0, first);
+    parts.model->eval();
+    parts.model->forward(parts.source->train_batch(first, 0).inputs);
+    parts.model->train();
+    for (PlannedLayer& layer : layers) {
+      const auto found = named_layers.find(layer.report.name);
+      if (found != named_layers.end()) layer.plan = found->second->sparse_plan();
+    }
+  }
+
+  void write_record() {
+    decisions_written = planner->decisions();
+    record["plan"] = Json::parse(planner->saved(), "plan");
+    if (!record.contains("layers")) record["layers"] = layers_json(layers);
+    write_file_atomically(folder.record(), record.dump(2) + "\n");
+  }
+
+  // ─── one step ───
+
+  torch::Tensor loss_of(const Batch& batch) {
+    const torch::Tensor scores = parts.model->forward(batch.inputs).flatten(0, -2);
+    return torch::nn::functional::cross_entropy(
+        scores, batch.targets.flatten(),
+        torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(
+            parts.options.label_smoothing));
+  }
+
+  Batch next_batch(int64_t samples) {
+    std::vector<int64_t> chosen(static_cast<size_t>(samples));
+    order.fill(position.data_position, chosen);
+    Batch batch = parts.source->train_batch(chosen, position.data_position);
+    position.data_position += samples;
+    return batch;
+  }
+
+  // The mean loss of the micro-batches; gradients are those of the mean.
+  double accumulate_gradients(StepSplit& split) {
+    const int64_t parts_of_batch = parts.options.accumulate;
+    double loss = 0.0;
+    for (int64_t i = 0; i < parts_of_batch; ++i) {
+      auto start = Clock::now();
+      const Batch batch = next_batch(parts.options.batch / parts_of_batch);
+      split.data += seconds_from(start);
+      start = Clock::now();
+      const torch::Tensor one = loss_of(batch);
+      const double value = one.item<double>();
+      split.forward += seconds_from(start);
+      if (!std::isfinite(value)) fail_not_finite(batch, value);
+      loss += value / static_cast<double>(parts_of_batch);
+      start = Clock::now();
+      (parts_of_batch == 1 ? one : one / static_cast<double>(parts_of_batch)).backward();
+      split.backward += seconds_from(start);
+    }
+    return loss;
+  }
+
+  [[noreturn]] void fail_not_finite(const Batch& batch, double loss) {
+    const torch::NoGradGuard no_grad;
+    std::string where;
+    for (const auto& parameter : parts.model->named_parameters()) {
+      if (!torch::isfinite(parameter.value()).all().item<bool>()) {
+        where = fmt::format("the parameter {} is not finite", parameter.key());
+        break;
+      }
+    }
+    if (where.empty()) {
+      const Layer::FiniteWatch watch;
+      parts.model->forward(batch.inputs);
+      where = watch.first().empty()
+                  ? "every layer's product is finite"
+                  : fmt::format("the first layer whose product is not finite is {}", watch.first());
+    }
+    throw Error(fmt::format("step {}: the loss is {}: {}; a lower --learning-rate, a longer "
+                            "--warmup or --clip may help",
+                            position.step + 1, loss, where));
+  }
+
+  double clip_gradients() {
+    std::vector<torch::Tensor> gradients;
+    for (const torch::Tensor& parameter : parts.model->parameters()) {
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    }
+    if (gradients.empty()) return 0.0;
+    const torch::NoGradGuard no_grad;
+    double sum = 0.0;
+    for (const torch::Tensor& gradient : gradients) {
+      const double norm = gradient.norm().item<double>();
+      sum += norm * norm;
+    }
+    const double norm = std::sqrt(sum);
+    if (!std::isfinite(norm)) fail_gradient(norm);
+    if (parts.options.clip > 0 && norm > parts.options.clip) {
+      for (torch::Tensor& gradient : gradients) gradient.mul_(parts.options.clip / norm);
+    }
+    return norm;
+  }
+
+  [[noreturn]] void fail_gradient(double norm) {
+    for (const auto& parameter : parts.model->named_parameters()) {
+      const torch::Tensor gradient = parameter.value().grad();
+      if (!gradient.defined() || torch::isfinite(gradient).all().item<bool>()) continue;
+      throw Error(fmt::format("step {}: the gradient of {} is not finite; a lower --learning-rate, "
+                              "a longer --warmup or --clip may help",
+                              position.step + 1, parameter.key()));
+    }
+    throw Error(fmt::format("step {}: the norm of the gradients is {}", position.step + 1, norm));
+  }
+
+  void take_step() {
+    const RunOptions& options = parts.options;
+    const auto start = Clock::now();
+    const bool costly =
+        options.telemetry_every > 0 && (position.step + 1) % options.telemetry_every == 0;
+    for (const auto& [name, layer] : named_layers) {
+      layer->clear_times();
+      layer->measure_cosine(costly);
+    }
+    StepSplit split;
+    StepReport report;
+    report.learning_rate = learning_rate_at(options, position.step);
+    set_learning_rate(*optimizer, report.learning_rate);
+    optimizer->zero_grad();
+    report.loss = accumulate_gradients(split);
+    auto part = Clock::now();
+    report.gradient_norm = clip_gradients();
+    split.clip = seconds_from(part);
+    part = Clock::now();
+    weft::step(*parts.model, *optimizer);
+    split.step = seconds_from(part);
+    report.seconds = seconds_from(start);
+    report.step = ++position.step;
+    after_step(report, split, costly);
+  }
+
+  void after_step(StepReport& report, const StepSplit& split, bool costly) {
+    const auto ms = [](double seconds) { return std::round(1e6 * seconds) * 1e-3; };
+    const ModelTelemetry telemetry = telemetry_of(named_layers, costly);
+    report.flip_rate = dense_flips ? dense_flips->rate(telemetry) : telemetry.flip_rate;
+    report.density = telemetry.density;
+    position.flips += report.flip_rate;
+    position.train_seconds += report.seconds;
+    step_seconds.push_back(report.seconds);
+    products.insert(telemetry.sparse_products.begin(), telemetry.sparse_products.end());
+    metrics->add({{"step", report.step},
+                  {"loss", report.loss},
+                  {"learning_rate", report.learning_rate},
+                  {"gradient_norm", report.gradient_norm},
+                  {"flip_rate", report.flip_rate},
+                  {"density", report.density},
+                  {"step_ms", ms(report.seconds)},
+                  {"split_ms",
+                   {{"data", ms(split.data)},
+                    {"forward", ms(split.forward)},
+                    {"backward", ms(split.backward)},
+                    {"clip", ms(split.clip)},
+                    {"step", ms(split.step)},
+                    {"mask", ms(telemetry.times.mask)},
+                    {"pack", ms(telemetry.times.pack)},
+                    {"fwd", ms(telemetry.times.products[0])},
+                    {"bwd_x", ms(telemetry.times.products[1])},
+                    {"bwd_w", ms(telemetry.times.products[2])}}},
+                  {"layers", telemetry.layers}});
+    // Before anything depends on a new choice, it is written down.
+    if (planner->decisions() != decisions_written) write_record();
+    if (listener != nullptr) listener->on_step(report);
+  }
+
+  EvalReport evaluate_now() {
+    EvalReport report =
+        weft::evaluate(*parts.model, *parts.source,
+                       parts.options.batch / parts.options.accumulate, parts.options.eval_samples);
+    report.step = position.step;
+    metrics->add({{"step", report.step},
+                  {"eval_loss", report.loss},
+                  {"eval_accuracy", report.accuracy},
+                  {"eval_samples", report.samples},
+                  {"eval_seconds", report.seconds}});
+    if (listener != nullptr) listener->on_eval(report);
+    return report;
+  }
+
+  void save() {
+    metrics->sync();
+    position.metrics_bytes = metrics->bytes();
+    save_run_checkpoint(folder.checkpoint(position.step), *parts.model, *optimizer, position);
+    folder.remove_old_checkpoints();
+  }
+
+  // ─── going on ───
+
+  // The newest checkpoint that is whole.
+  void load_newest(const Json& saved) {
+    const std::string expected = fmt::format("{:08x}", data_checksum);
+    WEFT_CHECK(!saved.contains("data_crc32") || saved["data_crc32"] == expected,
+               "data '{}' is not what this run began with (checksum {}, it was {})",
+               parts.options.data, expected,
+               printable(saved["data_crc32"].dump()));
+    const RunPosition fresh = position;
+    for (const int64_t step : folder.checkpoints()) {
+      try {
+        position = load_run_checkpoint(folder.checkpoint(step), fresh.run, *parts.model,
+                                       *optimizer);
+        return;
+      } catch (const Error& error) {
+        note(fmt::format("refused: {}", error.what()));
+        position = fresh;
+        spoiled = true;
+      }
+    }
+  }
+
+  void say_what_differs(const Json& saved) {
+    const Json now = environment_json(threads());
+    for (const Json::Member& member : now.members()) {
+      const Json& then = saved.contains(member.name) ? saved[member.name] : now;
+      if (then == member.value) continue;
+      note(fmt::format("{}: {} then, {} now: the run goes on, but not bit for bit as it would have",
+                       member.name, printable(then.dump()), member.value.dump()));
+    }
+  }
+
+  RunFolder folder;
+  RunParts parts;
+  TrainerListener* listener;
+  SampleOrder order;
+  std::shared_ptr<Planner> planner;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::map<std::string, std::shared_ptr<Layer>> named_layers;
+  std::vector<PlannedLayer> layers;
+  std::optional<MetricsFile> metrics;
+  std::optional<DenseFlips> dense_flips;
+  std::optional<EvalReport> last_eval;
+  RunPosition position;
+  Json record;
+  uint32_t data_checksum = 0;
+  size_t decisions_written = 0;
+  bool spoiled = false;  // a checkpoint failed half way through being loaded
+  std::vector<double> step_seconds;
+  std::set<std::string> products;
+};
+
+RunParts make_parts(const RunOptions& options) {
+  RunParts parts;
+  parts.options = options.resolved();
+  parts.options.check();
+  parts.source = make_batch_source(parts.options);
+  parts.model = make_model(parts.options, parts.source->shape());
+  return parts;
+}
+
+RunOptions resume_options(const std::filesystem::path& folder) {
+  const Json record = read_run_record(folder);
+  const std::string name = printable((folder / "run.json").string(), 4096);
+  RunOptions options = RunOptions::from_json(record["options"], name);
+  // All cores then may be others than all cores now.
+  const Json& environment = record["environment"];
+  if (options.threads == 0 && environment.contains("threads")) {
+    options.threads = environment["threads"].get<int64_t>();
+  }
+  return options;
+}
+
+Trainer::Trainer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Trainer::Trainer(Trainer&&) noexcept = default;
+Trainer::~Trainer() = default;
+
+int64_t Trainer::step() const { return state_->position.step; }
+bool Trainer::finished() const { return state_->position.step >= state_->parts.options.steps; }
+const RunOptions& Trainer::options() const { return state_->parts.options; }
+const BatchSource& Trainer::source() const { return *state_->parts.source; }
+Model& Trainer::model() { return *state_->parts.model; }
+const std::vector<PlannedLayer>& Trainer::layers() const { return state_->layers; }
+void Trainer::save_checkpoint() { state_->save(); }
+EvalReport Trainer::evaluate() { return state_->evaluate_now(); }
+
+Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
+                       const TrainerSetup& setup) {
+  auto state = std::make_unique<State>(RunFolder::create(folder), std::move(parts), setup);
+  state->plan_layers();
+  state->metrics.emplace(state->folder.metrics(), 0);
+  state->write_record();
+  return Trainer(std::move(state));
+}
+
+Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
+                        const TrainerSetup& setup) {
+  const Json saved = read_run_record(folder);
+  auto state = std::make_unique<State>(RunFolder::open(folder), std::move(parts), setup);
+  state->planner->remember(saved["plan"].dump());
+  state->say_what_differs(saved["environment"]);
+  state->load_newest(saved);
+  WEFT_CHECK(!state->spoiled || state->position.step > 0,
+             "{}: no checkpoint can be used: see the lines before; to begin anew, take another "
+             "folder",
+             printable(folder.string(), 4096));
+  state->plan_layers();
+  state->metrics.emplace(state->folder.metrics(), state->position.metrics_bytes);
+  if (state->metrics->bytes() < state->position.metrics_bytes) {
+    state->note(fmt::format("{}: shorter than when the run was saved: lines are missing",
+                            printable(state->folder.metrics().string(), 4096)));
+  }
+  state->write_record();
+  return Trainer(std::move(state));
+}
+
+void Trainer::advance(int64_t steps, const std::atomic<int>* stop) {
+  State& state = *state_;
+  const RunOptions& options = state.parts.options;
+  for (int64_t i = 0; i < steps && !finished() && (stop == nullptr || *stop == 0); ++i) {
+    state.take_step();
+    const bool last = finished();
+    if (options.eval_every > 0 && state.position.step % options.eval_every == 0 && !last) {
+      state.evaluate_now();
+    }
+    const bool due =
+        options.checkpoint_every > 0 && state.position.step % options.checkpoint_every == 0;
+    if (due && !last) state.save();
+  }
+}
+
+RunResult Trainer::finish() {
+  State& state = *state_;
+  WEFT_CHECK(finished(), "step {} of {}: the run is not at its end", state.position.step,
+             state.parts.options.steps);
+  RunResult result;
+  result.eval = state.evaluate_now();
+  state.metrics->sync();
+  result.step_seconds = median_of(state.step_seconds);
+  result.train_seconds = state.position.train_seconds;
+  result.flip_rate = state.position.flips / static_cast<double>(state.position.step);
+  const ModelTelemetry telemetry = telemetry_of(state.named_layers, /*costly=*/false);
+  result.density = telemetry.density;
+  result.ends_dense = telemetry.recipes > 0 && telemetry.density == 1.0;
+  for (const char* product : {"fwd", "bwd_x", "bwd_w"}) {
+    if (!state.products.contains(product)) continue;
+    result.products += (result.products.empty() ? "" : ", ") + std::string(product);
+  }
+  export_model(state.folder.model(), *state.parts.model);
+  result.model_bytes = file_bytes(state.folder.model());
+  if (state.parts.options.exports == "packed" &&
+      export_packed(state.folder.model(), state.folder.packed())) {
+    result.packed_bytes = file_bytes(state.folder.packed());
+  }
+  result.peak_bytes = peak_resident_bytes();
+  state.record["status"] = "done";
+  state.record["result"] = to_json(result);
+  state.write_record();
+  // Nothing is left to go on from.
+  std::error_code failure;
+  for (const int64_t step : state.folder.checkpoints()) {
+    std::filesystem::remove(state.folder.checkpoint(step), failure);
+  }
+  return result;
+}
+
+Json to_json(const RunResult& result) {
+  return {{"step", result.eval.step},
+          {"eval_loss", result.eval.loss},
+          {"eval_accuracy", result.eval.accuracy},
+          {"eval_samples", result.eval.samples},
+          {"step_ms", 1e3 * result.step_seconds},
+          {"train_seconds", result.train_seconds},
+          {"density", result.density},
+          {"flip_rate", result.flip_rate},
+          {"ends_dense", result.ends_dense},
+          {"sparse_products", result.products},
+          {"model_bytes", result.model_bytes},
+          {"packed_bytes", result.packed_bytes},
+          {"peak_resident_bytes", result.peak_bytes}};
+}
+
+RunResult read_run_result(const std::filesystem::path& folder) {
+  const Json record = read_run_record(folder);
+  const std::string name = printable((folder / "run.json").string(), 4096);
+  WEFT_CHECK(record["status"] == "done" && record.contains("result"),
+             "{}: the run is not finished: go on with `weft train --resume`", name);
+  const Json& saved = record["result"];
+  RunResult result;
+  result.eval.step = saved["step"].get<int64_t>();
+  result.eval.loss = saved["eval_loss"].get<double>();
+  result.eval.accuracy = saved["eval_accuracy"].get<double>();
+  result.eval.samples = saved["eval_samples"].get<int64_t>();
+  result.step_seconds = 1e-3 * saved["step_ms"].get<double>();
+  result.train_seconds = saved["train_seconds"].get<double>();
+  result.density = saved["density"].get<double>();
+  result.flip_rate = saved["flip_rate"].get<double>();
+  result.ends_dense = saved["ends_dense"].get<bool>();
+  result.products = saved["sparse_products"].get<std::string>();
+  result.model_bytes = saved["model_bytes"].get<uint64_t>();
+  result.packed_bytes = saved["packed_bytes"].get<uint64_t>();
+  result.peak_bytes = saved["peak_resident_bytes"].get<uint64_t>();
+  return result;
+}
+
+}  // namespace weft

@@ -1,0 +1,132 @@
+// Trainer: a training run in a folder (run/run_folder.h), step by step, that survives being killed.
+//
+//   RunParts parts = make_parts(options);
+//   Trainer trainer = Trainer::begin("runs/first", parts);
+//   while (!trainer.finished()) trainer.advance(100);
+//   RunResult result = trainer.finish();
+//
+// A step is: batches ─► loss ─► backward ─► clip ─► weft::step. All that it depends on is a function
+// of the options and of what a checkpoint holds, so a run that is resumed goes on bit for bit, on
+// the same number of threads and instruction set: choices of the planner are in run.json before
+// they matter.
+//
+// The library does not print: a listener hears what happens.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weft/train/models/model.h"
+#include "weft/train/run/run_folder.h"
+#include "weft/train/sparsify.h"
+#include "weft/train/trainer/batch_source.h"
+
+namespace weft {
+
+// What a run is made of. A model or data of one's own goes in here.
+struct RunParts {
+  RunOptions options;  // resolved
+  std::shared_ptr<BatchSource> source;
+  std::shared_ptr<Model> model;
+};
+RunParts make_parts(const RunOptions& options);
+
+struct StepReport {
+  int64_t step = 0;  // steps taken, with this one
+  double loss = 0.0;
+  double learning_rate = 0.0;
+  double gradient_norm = 0.0;  // before clipping
+  double flip_rate = 0.0;      // changed mask bits per weight, of the sparse layers
+  double density = 1.0;        // of the forward operands, sparse layers only
+  double seconds = 0.0;
+};
+
+struct EvalReport {
+  int64_t step = 0;
+  double loss = 0.0;
+  double accuracy = 0.0;
+  int64_t samples = 0;
+  double seconds = 0.0;
+};
+
+// A layer as the run begins: what it trains by, and how its products run while it is sparse.
+struct PlannedLayer {
+  LayerReport report;
+  std::optional<LayerPlan> plan;
+};
+
+struct RunResult {
+  EvalReport eval;
+  double step_seconds = 0.0;  // the median
+  double train_seconds = 0.0;
+  double density = 1.0;  // of the weights of sparse layers, at the end
+  double flip_rate = 0.0;  // the mean over steps
+  bool ends_dense = false;  // the recipe leaves dense weights, by design
+  std::string products;     // that ran sparse in some layer: "fwd, bwd_x"
+  uint64_t model_bytes = 0;
+  uint64_t packed_bytes = 0;  // 0: not asked for
+  uint64_t peak_bytes = 0;    // of resident memory, of the whole process
+};
+Json to_json(const RunResult& result);
+// Of a finished run, from its run.json. Throws Error if it is not finished.
+RunResult read_run_result(const std::filesystem::path& folder);
+
+class TrainerListener {
+ public:
+  virtual ~TrainerListener() = default;
+  virtual void on_step(const StepReport&) {}
+  virtual void on_eval(const EvalReport&) {}
+  virtual void on_note(const std::string&) {}  // what a user should know
+};
+
+struct TrainerSetup {
+  TrainerListener* listener = nullptr;
+  std::shared_ptr<Planner> planner;  // null: as options.plan says
+};
+
+class Trainer {
+ public:
+  // Sets the threads of weft and torch. Throws Error if the folder holds a run.
+  static Trainer begin(const std::filesystem::path& folder, RunParts parts,
+                       const TrainerSetup& setup = {});
+  // The parts must be made of the options in run.json: see resume_options. Takes the newest
+  // checkpoint that is whole, and notes those that are not; begins anew if there is none.
+  static Trainer resume(const std::filesystem::path& folder, RunParts parts,
+                        const TrainerSetup& setup = {});
+  Trainer(Trainer&&) noexcept;
+  ~Trainer();
+
+  int64_t step() const;
+  bool finished() const;  // all steps are taken
+  const RunOptions& options() const;
+  const BatchSource& source() const;
+  Model& model();
+  const std::vector<PlannedLayer>& layers() const;
+
+  // Takes at most `steps` steps; evaluates and saves where it is due. Stops early if `stop` is set.
+  void advance(int64_t steps, const std::atomic<int>* stop = nullptr);
+  void save_checkpoint();
+  EvalReport evaluate();
+  // After the last step: evaluates, writes the model, and marks the run as done.
+  RunResult finish();
+
+ private:
+  struct State;
+  explicit Trainer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// The options of a run, as its run.json has them.
+RunOptions resume_options(const std::filesystem::path& folder);
+
+// Loss and accuracy of a model on the test samples, with the weights as they are. The last batch is
+// filled up with samples that do not count: all batches have one shape.
+EvalReport evaluate(Model& model, const BatchSource& source, int64_t batch, int64_t samples);
+
+}  // namespace weft
