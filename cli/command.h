@@ -35,7 +35,8 @@ class Flags {
                      const char* help, const Problem& problem = {}) = 0;
   virtual void integer(const char* name, int64_t& value, int64_t low, int64_t high,
                        const char* help) = 0;
-  virtual void seconds(const char* name, double& value, const char* help) = 0;
+  virtual void number(const char* name, double& value, double low, double high,
+                      const char* help) = 0;
   virtual void size(const char* name, uint64_t& value, const char* help) = 0;  // as in 4GB
   virtual void require(const char* name) = 0;
   virtual void exclude(const char* name, const char* other) = 0;
@@ -59,6 +60,7 @@ CommandEntry bench_gemm_command();
 CommandEntry bench_solve_command();
 CommandEntry check_command();
 CommandEntry diversity_command();
+CommandEntry generate_command();
 CommandEntry info_command();
 CommandEntry kernels_command();
 CommandEntry ladder_command();

@@ -32,9 +32,10 @@ class CliFlags : public Flags {
         ->check(CLI::Range(low, high).description(limited ? fmt::format("{}-{}", low, high) : ""))
         ->capture_default_str();
   }
-  void seconds(const char* name, double& value, const char* help) override {
+  void number(const char* name, double& value, double low, double high,
+              const char* help) override {
     app_.add_option(name, value, help)
-        ->check(CLI::Range(0.0, 1e9).description(""))
+        ->check(CLI::Range(low, high).description(""))
         ->capture_default_str();
   }
   void size(const char* name, uint64_t& value, const char* help) override {

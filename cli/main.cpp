@@ -52,6 +52,7 @@ std::vector<CommandEntry> commands(int argc, char** argv) {
   commands.push_back(kernels_command());
   commands.push_back(solvers_command());
   commands.push_back(synth_command());
+  commands.push_back(generate_command());
   commands.push_back(bench_gemm_command());
   commands.push_back(bench_solve_command());
   for (const TrainCommandName& entry : kTrainCommands) {

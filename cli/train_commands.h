@@ -17,16 +17,14 @@ inline constexpr TrainCommandName kBenchLayer = {
 inline constexpr TrainCommandName kTrain = {"train", "Train a network by a recipe"};
 inline constexpr TrainCommandName kCompare = {"compare", "Train by several recipes, side by side"};
 inline constexpr TrainCommandName kEval = {"eval", "Evaluate the model of a run"};
-inline constexpr TrainCommandName kGenerate = {"generate", "Let a trained gpt write"};
 inline constexpr TrainCommandName kBenchStep = {"bench step",
                                                 "Whole training steps, recipes against dense"};
-inline constexpr std::array kTrainCommands = {kTrain, kBenchLayer};//
+inline constexpr std::array kTrainCommands = {kTrain, kCompare, kEval, kBenchLayer, kBenchStep};
 
 
 CommandEntry train_command();
 CommandEntry compare_command();
 CommandEntry eval_command();
-CommandEntry generate_command();
 CommandEntry bench_layer_command();
 CommandEntry bench_step_command();
 

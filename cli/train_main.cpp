@@ -8,7 +8,10 @@ namespace {
 std::vector<CommandEntry> commands(int, char**) {
   std::vector<CommandEntry> commands;
   commands.push_back(train_command());
+  commands.push_back(compare_command());
+  commands.push_back(eval_command());
   commands.push_back(bench_layer_command());
+  commands.push_back(bench_step_command());
   return commands;
 }
 

@@ -17,6 +17,7 @@
 #include "weft/kernel/dense.h"
 #include "weft/mask/solver.h"
 #include "weft/train/data/checksum.h"
+#include "weft/train/run/peak_memory.h"
 #include "weft/train/step.h"
 #include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/optimizer.h"
@@ -37,16 +38,6 @@ double seconds_from(Clock::time_point start) {
 struct StepSplit {
   double data = 0.0, forward = 0.0, backward = 0.0, clip = 0.0, step = 0.0;
 };
-
-uint64_t peak_resident_bytes() {
-  std::ifstream status("/proc/self/status");
-  std::string word;
-  while (status >> word) {
-    uint64_t kilobytes = 0;
-    if (word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
-  }
-  return 0;
-}
 
 uint64_t file_bytes(const std::filesystem::path& path) {
   std::error_code failure;

@@ -1,0 +1,258 @@
+#include "bench/step.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "weft/core/parallel.h"
+#include "weft/train/models/transformer.h"
+#include "weft/train/sparsify.h"
+#include "weft/train/step.h"
+#include "weft/train/trainer/optimizer.h"
+
+namespace weft::bench {
+namespace {
+
+double step_milliseconds(const std::function<void()>& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+// The parts of a recipe that say when: sparse at every step that is measured.
+std::string sparse_phase(const std::string& text) {
+  const Recipe recipe = Recipe::parse(text);
+  std::string found = text;
+  if (recipe.schedule.dense_head > 0) found += "+dense_head=0";
+  if (recipe.schedule.dense_tail > 0) found += "+dense_tail=0";
+  if (recipe.forward == ForwardPart::kUnion) found += "+removal_end=1e-9";
+  return found;
+}
+
+// x and the gradient of the result: the same for all.
+struct Inputs {
+  explicit Inputs(const BlockShape& shape) {
+    torch::manual_seed(2);
+    const std::vector<int64_t> sizes = {shape.tokens / shape.context, shape.context, shape.width};
+    x = torch::randn(sizes).requires_grad_(true);
+    g = torch::randn(sizes) / static_cast<double>(shape.tokens);
+  }
+  torch::Tensor x, g;
+};
+
+RunOptions adamw_options() {
+  RunOptions options;
+  options.learning_rate = 1e-4;
+  return options;
+}
+
+class BlockBench {
+ public:
+  BlockBench(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,
+             std::shared_ptr<Planner> planner, const Inputs& inputs)
+      : inputs_(inputs) {
+    torch::manual_seed(1);
+    block_ = std::make_shared<TransformerBlock>(
+        BlockOptions{shape.width, shape.hidden, shape.heads, /*causal=*/true});
+    TrainingPlan plan;
+    plan.recipe = sparse_phase(recipe);
+    plan.pattern = pattern;
+    plan.first_and_last_dense = false;
+    plan.total_steps = 1000;
+    plan.planner = std::move(planner);
+    sparsify(*block_, plan);
+    optimizer_ = make_optimizer(*block_, adamw_options());
+    layers_ = layers_of(*block_);
+    step();  // allocates, plans, finds masks
+    if (recipe != "dense") find_rare_work();
+    step();
+  }
+
+  double step() {
+    for (const auto& [name, layer] : layers_) layer->clear_times();
+    return step_milliseconds([&] {
+      optimizer_->zero_grad();
+      inputs_.x.mutable_grad() = torch::Tensor();
+      block_->forward(inputs_.x).backward(inputs_.g);
+      weft::step(*block_, *optimizer_);
+    });
+  }
+
+  LayerTimes times() const {
+    LayerTimes sum;
+    for (const auto& [name, layer] : layers_) {
+      const LayerTimes one = layer->telemetry(/*costly=*/false).times;
+      sum.mask += one.mask;
+      sum.pack += one.pack;
+      for (size_t i = 0; i < 3; ++i) sum.products[i] += one.products[i];
+    }
+    return sum;
+  }
+  std::string plan() const {
+    for (const auto& [name, layer] : layers_) {
+      if (name.ends_with("fc1")) return layer->telemetry(/*costly=*/false).plan;
+    }
+    return "";
+  }
+  double rare_ms() const { return rare_ms_; }
+
+ private:
+  // What is due at the first step and not at the next, divided by how often it is due.
+  void find_rare_work() {
+    for (const auto& [name, layer] : layers_) {
+      const LayerSettings settings = layer->settings();
+      const Schedule& schedule = settings.recipe.schedule;
+      const int64_t every =
+          schedule.permutation_every > 0 ? schedule.permutation_every : schedule.mask_every;
+      if (every <= 1 || layer->always_dense()) continue;
+      layer->configure(settings);
+      const double first = step_milliseconds([&] { layer->bring_up_to_date(); });
+      layer->count_step();
+      const double usual = step_milliseconds([&] { layer->bring_up_to_date(); });
+      rare_ms_ += std::max(0.0, first - usual) / static_cast<double>(every);
+    }
+  }
+
+  Inputs inputs_;
+  std::shared_ptr<TransformerBlock> block_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::vector<std::pair<std::string, std::shared_ptr<Layer>>> layers_;
+  double rare_ms_ = 0.0;
+};
+
+// The same block as a user of libtorch would write it.
+class PlainBlock : public torch::nn::Module {
+ public:
+  explicit PlainBlock(const BlockShape& shape) : shape_(shape) {
+    const auto norm = [&] { return torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})); };
+    norm1_ = register_module("norm1", norm());
+    norm2_ = register_module("norm2", norm());
+    qkv_ = register_module("qkv", torch::nn::Linear(shape.width, 3 * shape.width));
+    proj_ = register_module("proj", torch::nn::Linear(shape.width, shape.width));
+    fc1_ = register_module("fc1", torch::nn::Linear(shape.width, shape.hidden));
+    fc2_ = register_module("fc2", torch::nn::Linear(shape.hidden, shape.width));
+    mask_ = torch::full({shape.context, shape.context}, -INFINITY).triu(1);
+  }
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    const int64_t batch = x.size(0), tokens = x.size(1), width = x.size(2);
+    const torch::Tensor parts = qkv_(norm1_(x))
+                                    .view({batch, tokens, 3, shape_.heads, width / shape_.heads})
+                                    .permute({2, 0, 3, 1, 4});
+    const double scale = 1.0 / std::sqrt(static_cast<double>(width / shape_.heads));
+    const torch::Tensor scores =
+        torch::matmul(parts[0], parts[1].transpose(-1, -2)) * scale + mask_;
+    const torch::Tensor mixed = torch::matmul(torch::softmax(scores, -1), parts[2]);
+    const torch::Tensor h = x + proj_(mixed.transpose(1, 2).reshape({batch, tokens, width}));
+    return h + fc2_(torch::gelu(fc1_(norm2_(h))));
+  }
+
+ private:
+  BlockShape shape_;
+  torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
+  torch::nn::Linear qkv_{nullptr}, proj_{nullptr}, fc1_{nullptr}, fc2_{nullptr};
+  torch::Tensor mask_;
+};
+
+// Milliseconds of one step of plain libtorch, the better of two.
+double plain_step(const BlockShape& shape, int torch_threads, const Inputs& inputs) {
+  at::set_num_threads(torch_threads);
+  auto block = std::make_shared<PlainBlock>(shape);
+  const auto optimizer = make_optimizer(*block, adamw_options());
+  double best = INFINITY;
+  for (int i = 0; i < 2; ++i) {
+    best = std::min(best, step_milliseconds([&] {
+      optimizer->zero_grad();
+      block->forward(inputs.x).backward(inputs.g);
+      optimizer->step();
+    }));
+  }
+  at::set_num_threads(threads());
+  return best;
+}
+
+struct StepSamples {
+  std::vector<double> steps, ratios, mask, pack, fwd, bwd_x, bwd_w;
+
+  void add(double ms, double dense_ms, const BlockBench& bench) {
+    const LayerTimes times = bench.times();
+    steps.push_back(ms);
+    ratios.push_back(dense_ms / (ms + bench.rare_ms()));
+    mask.push_back(1e3 * times.mask);
+    pack.push_back(1e3 * times.pack);
+    fwd.push_back(1e3 * times.products[0]);
+    bwd_x.push_back(1e3 * times.products[1]);
+    bwd_w.push_back(1e3 * times.products[2]);
+  }
+};
+
+double middle(const std::vector<double>& values) { return spread_of(values).median; }
+
+StepRecord step_record(const std::string& recipe, const Pattern& pattern,
+                       const StepSamples& samples, double dense_ms, const BlockBench& bench) {
+  StepRecord r{recipe, pattern, dense_ms, 0, {}, 0, 0, 0, 0, 0, 0, bench.plan()};
+  r.step_ms = middle(samples.steps) + bench.rare_ms();
+  r.ratio = spread_of(samples.ratios);
+  r.ratio.median = dense_ms / r.step_ms;
+  r.mask_ms = middle(samples.mask) + bench.rare_ms();
+  r.pack_ms = middle(samples.pack);
+  r.fwd_ms = middle(samples.fwd);
+  r.bwd_x_ms = middle(samples.bwd_x);
+  r.bwd_w_ms = middle(samples.bwd_w);
+  r.other_ms =
+      std::max(0.0, r.step_ms - r.mask_ms - r.pack_ms - r.fwd_ms - r.bwd_x_ms - r.bwd_w_ms);
+  return r;
+}
+
+}  // namespace
+
+StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& progress) {
+  at::set_num_threads(threads());
+  const Inputs inputs(plan.shape);
+  StepRecords found;
+  if (plan.plain) found.plain_ms = plain_step(plan.shape, plan.torch_threads, inputs);
+  const auto planner = std::make_shared<Planner>(plan.mode);
+  BlockBench dense(plan.shape, "dense", Pattern(2, 4), planner, inputs);
+  std::vector<std::pair<std::string, Pattern>> names;
+  std::vector<std::unique_ptr<BlockBench>> benches;
+  for (const std::string& recipe : plan.recipes) {
+    for (const Pattern& pattern : plan.patterns) {
+      names.emplace_back(recipe, pattern);
+      benches.push_back(
+          std::make_unique<BlockBench>(plan.shape, recipe, pattern, planner, inputs));
+      progress(0.4 * static_cast<double>(benches.size()) /
+               static_cast<double>(plan.recipes.size() * plan.patterns.size()));
+    }
+  }
+  std::vector<double> dense_steps;
+  std::vector<StepSamples> samples(benches.size());
+  for (int round = 0; round < plan.rounds; ++round) {
+    const double dense_ms = dense.step();
+    dense_steps.push_back(dense_ms);
+    for (size_t k = 0; k < benches.size(); ++k) {
+      const size_t i = round % 2 == 0 ? k : benches.size() - 1 - k;
+      const double ms = benches[i]->step();
+      samples[i].add(ms, dense_ms, *benches[i]);
+    }
+    progress(0.4 + 0.6 * (round + 1.0) / plan.rounds);
+  }
+  found.dense_ms = middle(dense_steps);
+  for (size_t i = 0; i < benches.size(); ++i) {
+    found.records.push_back(
+        step_record(names[i].first, names[i].second, samples[i], found.dense_ms, *benches[i]));
+  }
+  return found;
+}
+
+void take_steps(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,
+                PlanMode mode, int steps) {
+  at::set_num_threads(threads());
+  const Inputs inputs(shape);
+  BlockBench bench(shape, recipe, pattern, std::make_shared<Planner>(mode), inputs);
+  for (int i = 2; i < steps; ++i) bench.step();  // it has taken two already
+}
+
+}  // namespace weft::bench

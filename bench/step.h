@@ -1,0 +1,68 @@
+// Whole training steps of one transformer block, recipe against dense: forward, backward, clipping
+// left out, the optimiser (AdamW), masks, packing, sampling. Every linear layer of the block is
+// sparse; attention is dense in all.
+//
+// In a round the dense block and then all others take one step each, in one order and in the next
+// round in the other. Figures are medians over rounds, the spread is that of the ratios within
+// rounds. Masks that come once in many steps are timed by themselves and divided by that number. A
+// recipe is measured in its sparse phase.
+//
+// Beside it, the same block in plain libtorch, with the threads that libtorch starts with: what a
+// user has who does nothing.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/spread.h"
+#include "weft/core/pattern.h"
+#include "weft/kernel/planner.h"
+
+namespace weft::bench {
+
+struct BlockShape {
+  int64_t tokens = 2048;
+  int64_t width = 768;
+  int64_t hidden = 3072;
+  int64_t context = 256;  // divides tokens
+  int64_t heads = 12;
+};
+
+struct StepPlan {
+  BlockShape shape;
+  std::vector<std::string> recipes;
+  std::vector<Pattern> patterns;
+  PlanMode mode = PlanMode::kAuto;
+  int rounds = 4;
+  int torch_threads = 1;  // that libtorch starts with
+  bool plain = true;      // whether plain libtorch is measured
+};
+
+struct StepRecord {
+  std::string recipe;
+  Pattern pattern;
+  double dense_ms;
+  double step_ms;
+  Spread ratio;         // dense / step
+  double mask_ms;       // in step_ms, as the following
+  double pack_ms;       // with sampling
+  double fwd_ms, bwd_x_ms, bwd_w_ms;
+  double other_ms;      // attention, norms, GELU, the optimiser
+  std::string plan;     // of fc1: "sparse/sparse/dense"
+};
+
+struct StepRecords {
+  std::vector<StepRecord> records;
+  double dense_ms = 0.0;
+  std::optional<double> plain_ms;  // of plain libtorch
+};
+
+StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& progress);
+
+// A few steps, for the memory that they take. An empty recipe is dense.
+void take_steps(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,
+                PlanMode mode, int steps);
+
+}  // namespace weft::bench

@@ -1,0 +1,19 @@
+// Work of weft in a process of its own, so that its memory can be told from ours.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "weft/train/run/run_options.h"
+
+namespace weft::cli {
+
+// Runs this program with other arguments and returns what it prints. Throws Error with what it
+// complains of if it fails.
+std::string output_of_self(const std::vector<std::string>& arguments);
+
+// The peak of resident memory of a run; `folder` is made for it and removed again.
+uint64_t peak_memory_of(const RunOptions& options, const std::filesystem::path& folder);
+
+}  // namespace weft::cli

@@ -1,0 +1,73 @@
+#include "weft/train/trainer/load_model.h"
+
+#include <re2/re2.h>
+
+#include "weft/checkpoint/plan.h"
+#include "weft/core/text.h"
+#include "weft/train/trainer/tensor_file.h"
+
+namespace weft {
+namespace {
+
+void copy_tensor(torch::Tensor to, const std::string& name, const TensorFile& file,
+                 const std::string& path) {
+  const auto found = file.tensors.find(name);
+  WEFT_CHECK(found != file.tensors.end(), "{}: tensor '{}' is missing", path, name);
+  WEFT_CHECK(found->second.sizes() == to.sizes() &&
+                 found->second.scalar_type() == to.scalar_type(),
+             "{}: tensor '{}' is not of the type and shape that the model has", path, name);
+  to.copy_(found->second);
+}
+
+// A trained mask does not change: `static`, sparse from its first step.
+TrainingPlan plan_of(const SparsityPlan& promises, std::shared_ptr<Planner> planner) {
+  TrainingPlan plan;
+  for (const auto& [name, promise] : promises.tensors) {
+    const std::string layer = name.substr(0, name.size() - std::string_view(".weight").size());
+    plan.rules.push_back({RE2::QuoteMeta(layer), "static+dense_head=0", promise.pattern});
+  }
+  plan.rules.push_back({".*", "dense", Pattern(2, 4)});
+  plan.total_steps = 1;
+  plan.planner = std::move(planner);
+  return plan;
+}
+
+}  // namespace
+
+RunParts load_model(const std::filesystem::path& folder, const std::string& data) {
+  const Json record = read_run_record(folder);
+  RunParts parts;
+  parts.options = resume_options(folder);
+  if (!data.empty()) parts.options.data = data;
+  parts.options.check();
+  parts.source = make_batch_source(parts.options);
+  parts.model = make_model(parts.options, parts.source->shape());
+  const auto path = folder / "model.safetensors";
+  std::error_code failure;
+  WEFT_CHECK(std::filesystem::exists(path, failure),
+             "{}: the run has no model yet: go on with `weft train --resume`",
+             printable(folder.string(), 4096));
+  const TensorFile file = read_tensors(path);
+  const std::string name = printable(path.string(), 4096);
+  std::set<std::string> states;  // of recipes: not in the file
+  for (const auto& [layer_name, layer] : layers_of(*parts.model)) {
+    for (const auto& buffer : layer->named_buffers(/*recurse=*/false)) {
+      states.insert(layer_name + "." + buffer.key());
+    }
+  }
+  {
+    const torch::NoGradGuard no_grad;
+    for (const auto& parameter : parts.model->named_parameters()) {
+      copy_tensor(parameter.value(), parameter.key(), file, name);
+    }
+    for (const auto& buffer : parts.model->named_buffers()) {
+      if (!states.contains(buffer.key())) copy_tensor(buffer.value(), buffer.key(), file, name);
+    }
+  }
+  auto planner = std::make_shared<Planner>();
+  planner->remember(record["plan"].dump());
+  sparsify(*parts.model, plan_of(SparsityPlan::from_metadata(file.metadata, name), planner));
+  return parts;
+}
+
+}  // namespace weft
