@@ -67,8 +67,8 @@ std::vector<Include> includes_of(const fs::path& file) {
   return found;
 }
 
-// The folder of a path below weft/: the first part, but the recipes, the data and the decoder of train
-// need no torch and are folders of their own.
+// The folder of a path below weft/: the first part, but the recipes, the data and the decoder of
+// train need no torch and are folders of their own.
 std::string folder_of(const std::string& path) {
   for (const std::string own : {"train/recipes", "train/data", "train/decode"}) {
     if (path.starts_with(own + "/")) return own;

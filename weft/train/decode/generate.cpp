@@ -30,10 +30,9 @@ double now_seconds() {
 std::vector<uint8_t> likeliest(std::span<const float> logits, size_t count) {
   std::vector<uint8_t> order(kTokens);
   std::iota(order.begin(), order.end(), uint8_t{0});
-  std::partial_sort(order.begin(), order.begin() + static_cast<int64_t>(count), order.end(),
-                    [&](uint8_t a, uint8_t b) {
-                      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-                    });
+  std::partial_sort(
+      order.begin(), order.begin() + static_cast<int64_t>(count), order.end(),
+      [&](uint8_t a, uint8_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
   order.resize(count);
   return order;
 }
@@ -57,12 +56,14 @@ uint8_t pick_byte(std::span<const float> logits, const GenerateOptions& options,
     sums[i] = sum;
   }
   const double drawn = Rng(options.seed).uniform(index) * sum;
-  const auto found = std::upper_bound(sums.begin(), sums.begin() + static_cast<int64_t>(count), drawn);
+  const auto found =
+      std::upper_bound(sums.begin(), sums.begin() + static_cast<int64_t>(count), drawn);
   // A draw that is rounded up to the sum belongs to the last.
   return order[std::min(static_cast<size_t>(found - sums.begin()), count - 1)];
 }
 
-GenerateResult generate(GptDecoder& decoder, std::string_view prompt, const GenerateOptions& options,
+GenerateResult generate(GptDecoder& decoder, std::string_view prompt,
+                        const GenerateOptions& options,
                         const std::function<void(uint8_t)>& on_byte) {
   check_options(options);
   std::vector<uint8_t> tokens(prompt.begin(), prompt.end());

@@ -25,16 +25,16 @@ struct GenerateOptions {
 uint8_t pick_byte(std::span<const float> logits, const GenerateOptions& options, uint64_t index);
 
 struct GenerateResult {
-  std::string text;                // what follows the prompt
-  int64_t prompt_tokens = 0;       // at least 1
-  double prompt_seconds = 0;       // until the logits of the first byte are there
-  double generation_seconds = 0;   // of the steps that follow; without on_byte
-  int64_t generation_tokens = 0;   // steps: one fewer than there are bytes, as the last is not taken
-  double tokens_per_second = 0;    // generation_tokens / generation_seconds; 0 if there are none
+  std::string text;               // what follows the prompt
+  int64_t prompt_tokens = 0;      // at least 1
+  double prompt_seconds = 0;      // until the logits of the first byte are there
+  double generation_seconds = 0;  // of the steps that follow; without on_byte
+  int64_t generation_tokens = 0;  // steps: one fewer than there are bytes, as the last is not taken
+  double tokens_per_second = 0;   // generation_tokens / generation_seconds; 0 if there are none
 };
 
-// Continues the prompt with max_bytes bytes, after a reset of the decoder. An empty prompt is that of
-// one byte 10, the end of a line. on_byte gets each byte as soon as it is there, and ends the
+// Continues the prompt with max_bytes bytes, after a reset of the decoder. An empty prompt is that
+// of one byte 10, the end of a line. on_byte gets each byte as soon as it is there, and ends the
 // generation by throwing. The text does not depend on the number of threads.
 GenerateResult generate(GptDecoder& decoder, std::string_view prompt,
                         const GenerateOptions& options = {},

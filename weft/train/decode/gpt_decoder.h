@@ -5,8 +5,8 @@
 //   x      += fc2(gelu(fc1(layer_norm(x))))
 //   logits  = head(layer_norm(x))
 //
-// Layer norm with ε = 1e-5 and the biased variance, GELU with erf, attention to the token itself and
-// those before it, scaled by 1 / sqrt(width / heads).
+// Layer norm with ε = 1e-5 and the biased variance, GELU with erf, attention to the token itself
+// and those before it, scaled by 1 / sqrt(width / heads).
 //
 // Keys and values are kept, so a token costs one pass over the weights. Positions are learned and
 // absolute, so what is kept cannot be moved: when a token arrives and the context is full, the last

@@ -43,19 +43,21 @@ struct GptShape {
 struct GptWeightOptions {
   // All of them dense, packed ones unpacked: for comparisons.
   bool dense = false;
-  // Matrices that are stored dense, but are sparse along their inputs: to be packed. The promises of
-  // the checkpoint's weft.plan (axis in or both) are taken too, unless a name is here already.
+  // Matrices that are stored dense, but are sparse along their inputs: to be packed. The promises
+  // of the checkpoint's weft.plan (axis in or both) are taken too, unless a name is here already.
   std::map<std::string, Pattern> patterns;
 };
 
-// A linear layer, for one token or for many: y = x wᵀ + bias + beta · y.
+// A linear layer, for one token or for many: y = x wᵀ + bias + beta · y. A packed matrix is there
+// in both layouts, since each is the faster for one of the two: in all about what it would be
+// dense.
 class LinearWeights {
  public:
   LinearWeights(PackedMatrix w, std::vector<float> bias);  // in stream layout; no bias: empty
   LinearWeights(AlignedBuffer<float> w, int64_t outs, int64_t ins, std::vector<float> bias);
 
-  bool packed() const { return std::holds_alternative<PackedMatrix>(w_); }
-  uint64_t bytes() const;  // of the matrix
+  bool packed() const { return std::holds_alternative<Packed>(w_); }
+  uint64_t bytes() const;  // of the matrix, as one token reads it
   // x: [tokens, ins], y: [tokens, outs]; beta is 0 or 1.
   void forward(MatrixView<const float> x, float beta, MatrixView<float> y) const;
 
@@ -66,7 +68,12 @@ class LinearWeights {
     int64_t ins = 0;
   };
 
-  std::variant<PackedMatrix, Dense> w_;
+  struct Packed {
+    PackedMatrix stream;  // for few tokens
+    PackedMatrix panels;  // for many
+  };
+
+  std::variant<Packed, Dense> w_;
   std::vector<float> bias_;
 };
 
@@ -93,8 +100,8 @@ struct GptWeights {
   int64_t packed_matrices() const;
 };
 
-// Reads and checks all of it. Throws Error that names the file and the tensor if one is missing, has
-// another type or shape, belongs to no such model, or is not as sparse as it should be.
+// Reads and checks all of it. Throws Error that names the file and the tensor if one is missing,
+// has another type or shape, belongs to no such model, or is not as sparse as it should be.
 GptWeights read_gpt(const Checkpoint& checkpoint, int64_t heads,
                     const GptWeightOptions& options = {});
 
