@@ -68,8 +68,8 @@ void LayerNorm(const float* HWY_RESTRICT x, const float* HWY_RESTRICT weight,
 
 // erfc(|z|) = t (a1 + t (a2 + ...)) e^(-z²), t = 1 / (1 + p |z|): Abramowitz and Stegun, Handbook
 // of Mathematical Functions, 7.1.26, to 1.5e-7. So x Φ(x) = max(x, 0) - |x| erfc(|x| / √2) / 2
-// loses nothing where x is negative. (The erff of the C library took 11 % of the time of a token at
-// 256 wide.)
+// loses nothing where x is negative. 1024 of them take 1.4 us on a Zen 3 (AVX2); with the C
+// library's erff they take 9, where the products of a block 256 wide take about 60.
 void Gelu(float* HWY_RESTRICT x, int64_t count) {
   const D d;
   const auto next = [&](Vec poly, Vec t, float a)

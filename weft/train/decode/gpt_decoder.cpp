@@ -132,7 +132,14 @@ void GptDecoder::attend_all(int64_t block, int64_t first, int64_t count) {
       attend(head);
     }
   };
-  parallel_for(s.heads, one_head);
+  // Waking the threads takes 2 us on a Zen 3 with 2 cores; 64 positions 256 wide took 4.0 us on one
+  // thread and 2.5 on two, 16 took 1.6 and 1.4.
+  constexpr int64_t kSmall = 32 * 256;
+  if (count * s.width <= kSmall / (first + count)) {
+    for (int64_t h = 0; h < s.heads; ++h) one_head(h);
+  } else {
+    parallel_for(s.heads, one_head);
+  }
 }
 
 }  // namespace weft
