@@ -2,8 +2,8 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_recipes weft_data weft_run
-  weft_report EXPORT weft)
+install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_recipes weft_data
+  weft_run weft_decode weft_report EXPORT weft)
 # On its own, because who uses it must have libtorch: find_package(weft COMPONENTS train).
 if(WEFT_TORCH)
   install(TARGETS weft_train EXPORT weft_train)

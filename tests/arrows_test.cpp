@@ -26,11 +26,13 @@ const std::map<std::string, std::set<std::string>>& arrows() {
       {"kernel", {"core", "checkpoint", "mask", "estimate", "pack"}},
       {"train/recipes", {"core", "mask"}},
       {"train/data", {"core"}},
+      {"train/decode", {"core", "checkpoint", "pack", "kernel"}},
       {"train",
-       {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train/recipes", "train/data"}},
+       {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train/recipes", "train/data",
+        "train/decode"}},
       {"convert",
        {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train", "train/recipes",
-        "train/data"}},
+        "train/data", "train/decode"}},
   };
   return table;
 }
@@ -65,10 +67,10 @@ std::vector<Include> includes_of(const fs::path& file) {
   return found;
 }
 
-// The folder of a path below weft/: the first part, but the recipes and the data of train need no
-// torch and are folders of their own.
+// The folder of a path below weft/: the first part, but the recipes, the data and the decoder of
+// train need no torch and are folders of their own.
 std::string folder_of(const std::string& path) {
-  for (const std::string own : {"train/recipes", "train/data"}) {
+  for (const std::string own : {"train/recipes", "train/data", "train/decode"}) {
     if (path.starts_with(own + "/")) return own;
   }
   return path.substr(0, path.find('/'));
@@ -121,6 +123,7 @@ TEST(Arrows, ObjectToWhatTheyShould) {
   EXPECT_EQ(objection("mask", "weft/core/mask.h"), "");
   EXPECT_NE(objection("train/data", "torch/torch.h"), "");
   EXPECT_NE(objection("train/data", "weft/train/recipes/recipe.h"), "");
+  EXPECT_NE(objection("train/decode", "torch/torch.h"), "");
   EXPECT_EQ(objection("train", "torch/torch.h"), "");
 }
 

@@ -1,9 +1,11 @@
-// The forward product from the stream layout: every number of tokens that it unrolls for, every
+// Forward products with few tokens. Dense: around the vectors and rows that it takes at once. From
+// the stream layout: every number of tokens that it unrolls for, every
 // width of index, groups that permute and groups that gather, full and not; and the same bits as
 // the product from the panel layout.
 #include <gtest/gtest.h>
 
 #include "tests/linear_problem.h"
+#include "weft/kernel/dense_small_batch.h"
 #include "weft/kernel/sparse.h"
 #include "weft/pack/pack.h"
 
@@ -216,6 +218,78 @@ TEST(SmallBatch, TakesWrongCallsForWhatTheyAre) {
             "this product takes a matrix in panel layout");
   EXPECT_EQ(message_of([&] { sparse_backward_weight(w, view(8, 3), 0, view(5, 3)); }),
             "this product takes a matrix in panel layout");
+}
+
+// ---- dense weights
+
+TEST(DenseSmallBatch, IsRightAroundVectorsAndRows) {
+  uint64_t stream = 8000;
+  for (const int64_t ins : {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 47, 64, 65, 511, 512, 513}) {
+    for (const int64_t outs : {0, 1, 3, 4, 5, 8, 35}) {
+      for (const int64_t tokens : {0, 1, 2, 5}) {
+        Dice dice(++stream);
+        const Data data = dice.coin() ? Data::kIntegers : Data::kFloats;
+        const bool bias = dice.coin(), add = dice.coin();
+        TestMatrix x(tokens, ins, 2), w(outs, ins, dice.coin() ? 0 : 3), b(1, outs),
+            y(tokens, outs, 1);
+        for (TestMatrix* matrix : {&x, &w, &b, &y}) matrix->fill(data, dice);
+        ExpectedMatrix want(tokens, outs);
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t o = 0; o < outs; ++o) {
+            for (int64_t i = 0; i < ins; ++i) want.add(t, o, x.at(t, i), w.at(o, i));
+            if (bias) want.add(t, o, 1, b.at(0, o));
+            if (add) want.add(t, o, 1, y.at(t, o));
+          }
+        }
+        for_each_isa([&](const std::string& isa) {
+          TestMatrix out = y;
+          if (!add) out.fill(NAN);
+          dense_forward_small_batch(x.view(), w.view(), bias ? b.data() : nullptr, add ? 1 : 0,
+                                    out.view());
+          ASSERT_EQ(mismatch(out.view(), want, data) + out.damage(), "")
+              << tokens << " x " << ins << " x " << outs << ", " << isa << ", stream " << stream;
+        });
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(DenseSmallBatch, GivesATokenTheSameBitsInAnyBatchAndOnAnyThreads) {
+  const ThreadsGuard guard;
+  Dice dice(9000);
+  TestMatrix x(7, 333), w(1000, 333), all(7, 1000), one(1, 1000);
+  x.fill(Data::kFloats, dice);
+  w.fill(Data::kFloats, dice);
+  set_threads(1);
+  dense_forward_small_batch(x.view(), w.view(), nullptr, 0, all.view());
+  for (const int count : {1, 2, 3, 5}) {
+    set_threads(count);
+    for (int64_t t = 0; t < 7; ++t) {
+      dense_forward_small_batch(x.view().rows_from(t, 1), w.view(), nullptr, 0, one.view());
+      for (int64_t o = 0; o < 1000; ++o) ASSERT_EQ(one.at(0, o), all.at(t, o)) << t << ", " << o;
+    }
+  }
+}
+
+TEST(DenseSmallBatch, TakesWrongCallsForWhatTheyAre) {
+  std::vector<float> space(100);
+  const auto view = [&](int64_t rows, int64_t cols) {
+    return MatrixView<float>(space.data(), rows, cols);
+  };
+  EXPECT_EQ(message_of(
+                [&] { dense_forward_small_batch(view(3, 7), view(5, 8), nullptr, 0, view(3, 5)); }),
+            "x is 3 x 7 with rows 7 apart where the product takes 3 x 8");
+  EXPECT_EQ(message_of(
+                [&] { dense_forward_small_batch(view(3, 8), view(5, 8), nullptr, 0, view(3, 6)); }),
+            "y is 3 x 6 with rows 6 apart where the product takes 3 x 5");
+  EXPECT_EQ(message_of(
+                [&] { dense_forward_small_batch(view(3, 8), view(5, 8), nullptr, 2, view(3, 5)); }),
+            "beta 2: accepted are 0 and 1");
+  EXPECT_EQ(message_of([&] {
+              dense_forward_small_batch(view(3, 8), {nullptr, 5, 8}, nullptr, 0, view(3, 5));
+            }),
+            "w is null");
 }
 
 }  // namespace

@@ -1,0 +1,20 @@
+// The dense forward product with few tokens, where the time goes into reading the weights: the peer
+// of multiply_stream (small_batch.h) for weights that are not sparse.
+//
+//   y [tokens, outs] = x [tokens, ins] * wᵀ + bias + beta * y        w: [outs, ins], as it lies
+//
+// Sizes, strides and beta as in dense_forward (dense.h). Weights are read from memory once,
+// whatever the number of tokens; with many, dense_forward is faster. What a token gets depends
+// neither on the tokens that come with it nor on the number of threads, but in the last bits on the
+// instruction set. Allocates nothing.
+#pragma once
+
+#include "weft/core/matrix_view.h"
+
+namespace weft {
+
+void dense_forward_small_batch(MatrixView<const float> x, MatrixView<const float> w,
+                               const float* bias,  // [outs], or null for none
+                               float beta, MatrixView<float> y);
+
+}  // namespace weft
