@@ -89,10 +89,7 @@ void start_with_bias(const Product& p) {
 }
 
 void sgemm(const Product& p, float beta) {
-  onednn::check(dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.c.rows, p.c.cols,
-                           p.k, 1, p.a.data, p.a.row_stride, p.b.data, p.b.row_stride, beta,
-                           p.c.data, p.c.row_stride),
-                "sgemm");
+  onednn::sgemm({p.transpose_a, p.transpose_b, p.k, p.a, p.b, /*alpha=*/1, beta, p.c});
 }
 
 // Without copies, a transposed `a` whose rows are a multiple of 1 KB apart is read down a column of

@@ -47,4 +47,11 @@ std::string isa() {
   return (now & dnnl_cpu_isa_sse41) == dnnl_cpu_isa_sse41 ? "sse4" : current_isa();
 }
 
+void sgemm(const Sgemm& p) {
+  check(dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.c.rows, p.c.cols, p.k,
+                   p.alpha, p.a.data, p.a.row_stride, p.b.data, p.b.row_stride, p.beta, p.c.data,
+                   p.c.row_stride),
+        "sgemm");
+}
+
 }  // namespace weft::onednn

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "weft/core/error.h"
+#include "weft/core/matrix_view.h"
 #include "weft/core/parallel.h"
 
 namespace weft::onednn {
@@ -44,5 +45,21 @@ class OneThread {
  private:
   int before_;
 };
+
+// c = alpha · op(a) op(b) + beta · c, where op(a): [m, k], op(b): [k, n], c: [m, n]. With beta 0, c
+// is only written.
+struct Sgemm {
+  bool transpose_a;
+  bool transpose_b;
+  int64_t k;                  // > 0
+  MatrixView<const float> a;  // [m, k], or [k, m] if transposed
+  MatrixView<const float> b;  // [k, n], or [n, k] if transposed
+  float alpha;
+  float beta;
+  MatrixView<float> c;
+};
+
+// After prepare(), and with a OneThread alive where bits must not depend on the number of threads.
+void sgemm(const Sgemm& product);
 
 }  // namespace weft::onednn
