@@ -159,6 +159,7 @@ class PlainBlock : public torch::nn::Module {
 
 // Milliseconds of one step of plain libtorch, the better of two.
 double plain_step(const BlockShape& shape, int torch_threads, const Inputs& inputs) {
+  const int ours = threads();
   at::set_num_threads(torch_threads);
   auto block = std::make_shared<PlainBlock>(shape);
   const auto optimizer = make_optimizer(*block, adamw_options());
@@ -170,7 +171,8 @@ double plain_step(const BlockShape& shape, int torch_threads, const Inputs& inpu
       optimizer->step();
     }));
   }
-  at::set_num_threads(threads());
+  at::set_num_threads(ours);
+  set_threads(ours);
   return best;
 }
 

@@ -39,9 +39,10 @@ class BenchStepCommand : public Command {
   }
 
   int run() override {
-    // Before anything else sets them.
+    // Asked before anything sets them; and what torch starts with, it sets for OpenMP and so for us.
+    const int all = threads();
     const int torch_threads = at::get_num_threads();
-    if (threads_ > 0) set_threads(static_cast<int>(threads_));
+    set_threads(threads_ > 0 ? static_cast<int>(threads_) : all);
     if (recipes_.empty()) recipes_ = {"t-sr-ste"};
     if (patterns_.empty()) patterns_ = {"2:4", "2:4x2", "1:4", "1:8x2"};
     bench::StepPlan plan;

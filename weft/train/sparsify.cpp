@@ -204,9 +204,8 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& 
   const auto planner = plan.planner ? plan.planner : std::make_shared<Planner>();
   const Place *first = nullptr, *last = nullptr;
   for (const Place& place : places) {
-    if (!is_product(*place.module)) continue;
-    if (first == nullptr) first = &place;
-    last = &place;
+    if (first == nullptr) first = &place;  // may be an embedding
+    if (is_product(*place.module)) last = &place;
   }
   std::vector<LayerReport> reports;
   for (const Place& place : places) {

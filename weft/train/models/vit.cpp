@@ -1,3 +1,4 @@
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
 #include "weft/train/models/model.h"
@@ -16,7 +17,7 @@ class Vit : public Model {
     const int64_t width = options.width;
     const int64_t patches = (shape.height / patch_) * (shape.width / patch_);
     embed_ = register_module("embed", Linear(shape.channels * patch_ * patch_, width));
-    positions_ = register_parameter("positions", torch::zeros({patches, width}));
+    positions_ = register_module("positions", torch::nn::Embedding(patches, width));
     for (int64_t i = 0; i < options.depth; ++i) {
       blocks_.push_back(register_module(
           fmt::format("block{}", i),
@@ -28,7 +29,7 @@ class Vit : public Model {
   }
 
   torch::Tensor forward(const torch::Tensor& x) override {
-    torch::Tensor h = embed_->forward(patches_of(x)) + positions_;
+    torch::Tensor h = embed_->forward(patches_of(x)) + positions_->weight;
     for (const auto& block : blocks_) h = block->forward(h);
     return head_->forward(norm_->forward(h).mean(1));
   }
@@ -44,7 +45,7 @@ class Vit : public Model {
 
   int64_t patch_;
   Linear embed_{nullptr};
-  torch::Tensor positions_;
+  torch::nn::Embedding positions_{nullptr};
   std::vector<std::shared_ptr<TransformerBlock>> blocks_;
   torch::nn::LayerNorm norm_{nullptr};
   Linear head_{nullptr};
