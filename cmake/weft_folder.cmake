@@ -1,12 +1,14 @@
 include(GNUInstallDirs)
 
-# weft_folder(NAME SOURCES ... LINKS ... USES ...): the library of weft/NAME, as weft::NAME.
+# weft_folder(NAME SOURCES ... SIMD ... LINKS ... USES ...): the library of weft/NAME, as weft::NAME.
 #
+#   SIMD   sources that Highway compiles once for each instruction set; always units of their own
 #   LINKS  other folders, the arrows of the house; callers see them too
 #   USES   outside libraries that only the sources need
 function(weft_folder name)
-  cmake_parse_arguments(arg "" "" "SOURCES;LINKS;USES" ${ARGN})
-  add_library(weft_${name} STATIC ${arg_SOURCES})
+  cmake_parse_arguments(arg "" "" "SOURCES;SIMD;LINKS;USES" ${ARGN})
+  add_library(weft_${name} STATIC ${arg_SOURCES} ${arg_SIMD})
+  set_source_files_properties(${arg_SIMD} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_library(weft::${name} ALIAS weft_${name})
   set_target_properties(weft_${name} PROPERTIES EXPORT_NAME ${name})
   target_compile_features(weft_${name} PUBLIC cxx_std_20)

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tests/scratch_folder.h"
+#include "tests/support.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/checkpoint/safetensors.h"
 #include "weft/core/error.h"
@@ -618,9 +619,8 @@ TEST(Damage, EveryChangedByteIsReadOrRefused) {
 // A file of a few bytes may announce a header of 100 MB: none of it may be allocated. A child
 // process with hardly more address space than it has already is the judge.
 TEST(Damage, ALyingHeaderCostsNoMemory) {
-#if defined(WEFT_SANITIZED)
-  GTEST_SKIP() << "AddressSanitizer needs the address space that this test takes away";
-#endif
+  if (test::sanitized())
+    GTEST_SKIP() << "AddressSanitizer needs the address space that this test takes away";
   const ScratchFolder folder;
   put(folder / "length.safetensors", length_prefix(99'999'999) + "{}");
   put(folder / "data.safetensors",

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,14 @@
 #include "weft/core/json.h"
 
 namespace weft::test {
+
+// bin/, where the tests lie and the programs beside them.
+inline std::filesystem::path program_folder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path();
+}
+
+// Whether the commands that need libtorch were built.
+inline bool has_torch() { return std::filesystem::exists(program_folder() / "weft-train"); }
 
 struct Outcome {
   int code = -1;  // exit code, or 128 + signal
@@ -34,7 +43,7 @@ class Program {
     if (pid_ != 0) return;
     redirect(out_path, STDOUT_FILENO);
     redirect(err_path, STDERR_FILENO);
-    std::string program = WEFT_PROGRAM;
+    std::string program = program_folder() / "weft";
     std::vector<char*> argv = {program.data()};
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);

@@ -8,7 +8,11 @@
 
 #include "weft/core/error.h"
 
+extern "C" void __asan_init() __attribute__((weak));  // there if what is tested is sanitized
+
 namespace weft::test {
+
+inline bool sanitized() { return __asan_init != nullptr; }
 
 // Fixed, so that a failure repeats; WEFT_TEST_SEED tries another.
 inline uint64_t test_seed() {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "weft/core/aligned_buffer.h"
+#include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/core/rng.h"
@@ -17,8 +18,6 @@ constexpr int64_t kMaxCells = int64_t{1} << 32;
 // A tile of sample_scales: a few lines of cache in every row, whole blocks, and whole draws.
 constexpr int64_t kTileOuts = 64;
 constexpr int64_t kTileGroups = 64;
-
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 uint64_t philox_key(const SampleKey& key) {
   return Rng(key.seed, key.step).bits((uint64_t{key.layer} << 32) | key.call);

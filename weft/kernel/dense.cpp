@@ -11,7 +11,7 @@ namespace weft {
 namespace {
 
 // c = op(a) op(b) + beta·c + bias, where op(a): [m, k], op(b): [k, n], c: [m, n].
-struct Product {
+struct DenseProduct {
   bool transpose_a;
   bool transpose_b;
   int64_t k;
@@ -77,7 +77,7 @@ Block cut(int64_t m, int64_t n, int64_t k) {
   return block;
 }
 
-void start_with_bias(const Product& p) {
+void start_with_bias(const DenseProduct& p) {
   for (int64_t r = 0; r < p.c.rows; ++r) {
     float* row = p.c.row(r);
     if (p.beta == 0) {
@@ -88,25 +88,25 @@ void start_with_bias(const Product& p) {
   }
 }
 
-void sgemm(const Product& p, float beta) {
+void sgemm(const DenseProduct& p, float beta) {
   onednn::sgemm({p.transpose_a, p.transpose_b, p.k, p.a, p.b, /*alpha=*/1, beta, p.c});
 }
 
 // Without copies, a transposed `a` whose rows are a multiple of 1 KB apart is read down a column of
 // which all entries fall into the same few sets of the cache: 512 x 512 at 2048 tokens ran at 60
 // GFLOP/s with rows 512 apart and at 36 with rows 1024 apart, where 528 or 1040 gave 88 and 85.
-bool collides(const Product& p) {
+bool collides(const DenseProduct& p) {
   return p.transpose_a && p.a.row_stride % 256 == 0 && edge(p.c.rows, p.c.cols) >= no_copy();
 }
 
 // The same with `a` copied, some rows at a time, to where its rows do not collide.
-void sgemm_apart(Product p, float beta) {
+void sgemm_apart(DenseProduct p, float beta) {
   constexpr int64_t kMostFloats = 256 * 592;  // a block of 512, or fewer rows of a longer one
   int64_t stride = (p.c.rows + 15) / 16 * 16;
   if (stride % 64 == 0) stride += 16;
   const int64_t rows = std::clamp<int64_t>(kMostFloats / stride, 1, p.k);
   const std::unique_ptr<float[]> apart(new float[static_cast<size_t>(rows * stride)]);
-  const Product whole = p;
+  const DenseProduct whole = p;
   p.a = MatrixView<const float>(apart.get(), rows, p.c.rows, stride);
   for (int64_t first = 0; first < whole.k; first += rows) {
     p.k = std::min(rows, whole.k - first);
@@ -118,7 +118,7 @@ void sgemm_apart(Product p, float beta) {
   }
 }
 
-void run_block(const Product& p) {
+void run_block(const DenseProduct& p) {
   float beta = p.beta;
   if (p.bias != nullptr) {
     start_with_bias(p);
@@ -134,7 +134,7 @@ void run_block(const Product& p) {
   collides(p) ? sgemm_apart(p, beta) : sgemm(p, beta);
 }
 
-void run(const Product& p) {
+void run(const DenseProduct& p) {
   if (p.c.rows == 0 || p.c.cols == 0) return;
   onednn::prepare();
   const Block block = cut(p.c.rows, p.c.cols, p.k);
@@ -144,7 +144,7 @@ void run(const Product& p) {
     const int64_t row = i / across * block.rows, col = i % across * block.cols;
     const int64_t rows = std::min(block.rows, p.c.rows - row);
     const int64_t cols = std::min(block.cols, p.c.cols - col);
-    Product part = p;
+    DenseProduct part = p;
     part.a = p.transpose_a ? cols_from(p.a, row, rows) : p.a.rows_from(row, rows);
     part.b = p.transpose_b ? p.b.rows_from(col, cols) : cols_from(p.b, col, cols);
     part.c = cols_from(p.c.rows_from(row, rows), col, cols);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
 #include "weft/core/matrix_view.h"
 #include "weft/core/parallel.h"
@@ -19,8 +20,6 @@ using onednn::ConvKind;
 using onednn::ConvPiece;
 
 constexpr double kLeastFlops = 1 << 22;  // of a piece: below, threads cost more than they bring
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The least number of items of `flops` flops each that make up a piece.
 int64_t least_items(double flops) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/kernel/panel_kernel.h"
@@ -19,7 +20,6 @@ constexpr int64_t kVector = 16;         // stripes are cut at multiples of it: a
 // waiting for it can take a thousand times as long.
 constexpr double kWorthThreads = 512 << 10;
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 // How the columns and rows of C are cut into work items. Only the order of the work depends on the

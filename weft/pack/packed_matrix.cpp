@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
 #include "weft/pack/sections.h"
 
@@ -14,8 +15,6 @@ namespace weft {
 namespace {
 
 constexpr int64_t kMaxTileBytes = 1 << 16;  // offsets have 16 bits
-
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 // Adds a part of count * size bytes, beginning on a cache line; returns where it begins.
 size_t add_part(size_t& end, int64_t count, size_t size) {
