@@ -72,13 +72,13 @@ class Head {
 };
 
 // Some rows, and the columns before the first that none of them attends to.
-struct Block {
+struct QueryBlock {
   int64_t first;
   int64_t rows;
   int64_t cols;
   Counts counts;
 
-  Block(const AttentionShape& shape, int64_t first)
+  QueryBlock(const AttentionShape& shape, int64_t first)
       : first(first),
         rows(std::min(kRows, shape.tokens - first)),
         cols(shape.causal ? first + rows : shape.tokens),
@@ -86,7 +86,7 @@ struct Block {
 };
 
 // Scores of a block, of this thread: `which` of two. Rows do not collide in the cache (dense.cpp).
-MatrixView<float> scratch(const AttentionShape& shape, const Block& block, int64_t which) {
+MatrixView<float> scratch(const AttentionShape& shape, const QueryBlock& block, int64_t which) {
   thread_local AlignedBuffer<float> buffer;
   int64_t stride = (shape.tokens + kSoftmaxPad - 1) / kSoftmaxPad * kSoftmaxPad;
   if (stride % 64 == 0) stride += kSoftmaxPad;
@@ -98,7 +98,7 @@ float scale_of(const AttentionShape& shape) {
   return 1 / std::sqrt(static_cast<float>(shape.head_width()));
 }
 
-void forward_block(const AttentionShape& shape, const Head& head, const Block& b, const float* qkv,
+void forward_block(const AttentionShape& shape, const Head& head, const QueryBlock& b, const float* qkv,
                    float* all_out, float* all_stats) {
   const int64_t depth = shape.head_width();
   const MatrixView<const float> q = head.q(qkv).rows_from(b.first, b.rows);
@@ -118,7 +118,7 @@ void forward_block(const AttentionShape& shape, const Head& head, const Block& b
 }
 
 // dk and dv are sums over blocks: the last block, which has all columns, comes first.
-void backward_block(const AttentionShape& shape, const Head& head, const Block& b, const float* qkv,
+void backward_block(const AttentionShape& shape, const Head& head, const QueryBlock& b, const float* qkv,
                     const float* all_stats, const float* d_out, float* d_qkv) {
   const int64_t depth = shape.head_width();
   const float scale = scale_of(shape);
@@ -159,7 +159,7 @@ void attention_forward(const AttentionShape& shape, const float* qkv, float* out
     const onednn::OneThread one_thread;
     const Head head(shape, item);
     for (int64_t first = 0; first < shape.tokens; first += kRows) {
-      forward_block(shape, head, Block(shape, first), qkv, out, stats);
+      forward_block(shape, head, QueryBlock(shape, first), qkv, out, stats);
     }
   });
 }
@@ -173,7 +173,7 @@ void attention_backward(const AttentionShape& shape, const float* qkv, const flo
     const onednn::OneThread one_thread;
     const Head head(shape, item);
     for (int64_t i = blocks - 1; i >= 0; --i) {
-      backward_block(shape, head, Block(shape, i * kRows), qkv, stats, d_out, d_qkv);
+      backward_block(shape, head, QueryBlock(shape, i * kRows), qkv, stats, d_out, d_qkv);
     }
   });
 }
