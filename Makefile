@@ -7,7 +7,8 @@
 #   make format  clang-format on all sources (make format-check only looks)
 #   make fuzz    the checkpoint reader under libFuzzer, FUZZ_SECONDS=300
 #   make stress  a 4 GB checkpoint through `weft mask`, with its peak memory
-.PHONY: build program demo test bench format format-check fuzz stress setup clean
+#   make survive training runs killed at twenty random moments per recipe, and resumed
+.PHONY: build program demo test bench format format-check fuzz stress survive setup clean
 .DEFAULT_GOAL := build
 
 WEFT := build/release/bin/weft
@@ -37,6 +38,8 @@ test: build
 bench: program
 	$(WEFT) bench gemm
 	$(WEFT) bench gemm --shape 1x4096x4096 --shape 4x4096x4096 --pattern 2:4 --op fwd --threads 1
+	$(WEFT) bench step
+	$(WEFT) bench step --recipe s-ste --pattern 2:4
 	$(WEFT) bench layer
 	$(WEFT) bench layer --threads 1 --pattern 1:4 --pattern 2:4x2
 	$(WEFT) bench solve
@@ -60,6 +63,9 @@ fuzz:
 
 stress: program
 	@scripts/stress $(WEFT)
+
+survive: program
+	@scripts/survive $(WEFT)
 
 clean:
 	rm -rf build

@@ -27,9 +27,14 @@ class CompareCommand : public Command {
  public:
   void declare(Flags& flags) override {
     flags.text("--recipes", "NAME,...", recipes_,
-               "Recipes, separated by commas (default: all); dense is always there",
+               "Recipes, separated by commas (default: all), or as sr-ste@1:4 at a pattern of "
+               "their own; dense is always there",
                problem_in([](const std::string& text) {
-                 for (const std::string& one : split(text)) Recipe::parse(one);
+                 for (const std::string& one : split(text)) {
+                   const size_t at = std::min(one.find('@'), one.size());
+                   Recipe::parse(one.substr(0, at));
+                   if (at < one.size()) Pattern::parse(one.substr(at + 1));
+                 }
                }));
     flags.texts("--pattern", "N:M[xS]", patterns_, "Patterns, one or several (default: 2:4)",
                 problem_in([](const std::string& text) { Pattern::parse(text); }));
@@ -37,6 +42,7 @@ class CompareCommand : public Command {
     flags.text("--out", "DIR", out_, "Folder of all runs; a comparison there goes on");
     flags.require("--out");
     flags.flag("--no-memory", no_memory_, "Do not measure the memory of each run in a process of its own");
+    flags.flag("--brief", brief_, "A table that fits 80 columns");
     flags.flag("--json", json_, "Print compare.json instead of the table");
     run_.declare(flags, {"recipe", "pattern", "rule"});
   }
@@ -60,7 +66,7 @@ class CompareCommand : public Command {
     }
     const Json document = json_of(options, *result, memory_of(options, *result));
     write_file_atomically(std::filesystem::path(out_) / "compare.json", document.dump(2) + "\n");
-    json_ ? print_json(document) : report(options, document);
+    json_ ? print_json(document) : brief_ ? report_briefly(document) : report(options, document);
     return 0;
   }
 
@@ -74,12 +80,10 @@ class CompareCommand : public Command {
   static void check_usage(const CompareOptions& options) {
     try {
       RunOptions run = options.run.resolved();
-      for (const std::string& recipe : options.recipes) {
-        for (const std::string& pattern : options.patterns) {
-          run.recipe = recipe;
-          run.pattern = pattern;
-          run.check();
-        }
+      for (const CompareEntry& entry : compare_entries(options)) {
+        run.recipe = entry.recipe;
+        if (!entry.pattern.empty()) run.pattern = entry.pattern;
+        run.check();
       }
     } catch (const Error& error) {
       throw UsageError(error.what());
@@ -120,7 +124,7 @@ class CompareCommand : public Command {
                {"density", r.density},
                {"flip_rate", r.flip_rate},
                {"sparse_products", r.products},
-               {"model_bytes", r.model_bytes},
+               {"file_bytes", r.file_bytes},
                {"check", r.check}};
       if (!memory.empty()) {
         row["peak_resident_bytes"] = memory[i];
@@ -170,11 +174,32 @@ class CompareCommand : public Command {
         where.threads, where.commit));
   }
 
+  static void report_briefly(const Json& document) {
+    const bool loss = document["metric"] == "eval_loss";
+    Table table({"recipe", "pattern", loss ? ">eval loss" : ">accuracy", ">density",
+                 "sparse products", ">speed", ">file"});
+    for (const Json& row : document["rows"]) {
+      const std::string pattern = row["pattern"].get<std::string>();
+      const std::string products = row["sparse_products"].get<std::string>();
+      const double mean = row["mean"].get<double>();
+      table.add({row["recipe"].get<std::string>(), pattern.empty() ? "-" : pattern,
+                 loss ? fmt::format("{:.4f}", mean) : percent(mean),
+                 fmt::format("{:.2f}", row["density"].get<double>()),
+                 products.empty() ? "none" : products,
+                 fmt::format("{:.2f}", row["step_ratio"].get<double>()),
+                 bytes_text(row["file_bytes"].get<uint64_t>())});
+    }
+    print(table.str());
+    const bench::Environment where = bench::environment();
+    print(fmt::format("\nspeed: time per step of dense / of this one, in turns. {}, {}, {} threads\n",
+                      where.cpu, where.isa, where.threads));
+  }
+
   RunFlags run_;
   std::string recipes_, out_;
   std::vector<std::string> patterns_;
   int64_t seeds_ = 3;
-  bool no_memory_ = false, json_ = false;
+  bool no_memory_ = false, brief_ = false, json_ = false;
 };
 
 }  // namespace

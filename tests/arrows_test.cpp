@@ -27,12 +27,13 @@ const std::map<std::string, std::set<std::string>>& arrows() {
       {"train/recipes", {"core", "mask"}},
       {"train/data", {"core"}},
       {"train/decode", {"core", "checkpoint", "pack", "kernel"}},
+      {"train/run", {"core", "kernel", "train/data", "train/recipes"}},
       {"train",
        {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train/recipes", "train/data",
-        "train/decode"}},
+        "train/decode", "train/run"}},
       {"convert",
        {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train", "train/recipes",
-        "train/data", "train/decode"}},
+        "train/data", "train/decode", "train/run"}},
   };
   return table;
 }
@@ -70,7 +71,7 @@ std::vector<Include> includes_of(const fs::path& file) {
 // The folder of a path below weft/: the first part, but the recipes, the data and the decoder of
 // train need no torch and are folders of their own.
 std::string folder_of(const std::string& path) {
-  for (const std::string own : {"train/recipes", "train/data", "train/decode"}) {
+  for (const std::string own : {"train/recipes", "train/data", "train/decode", "train/run"}) {
     if (path.starts_with(own + "/")) return own;
   }
   return path.substr(0, path.find('/'));
@@ -124,6 +125,7 @@ TEST(Arrows, ObjectToWhatTheyShould) {
   EXPECT_NE(objection("train/data", "torch/torch.h"), "");
   EXPECT_NE(objection("train/data", "weft/train/recipes/recipe.h"), "");
   EXPECT_NE(objection("train/decode", "torch/torch.h"), "");
+  EXPECT_NE(objection("train/run", "torch/torch.h"), "");
   EXPECT_EQ(objection("train", "torch/torch.h"), "");
 }
 

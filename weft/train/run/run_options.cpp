@@ -19,11 +19,15 @@ namespace {
 
 // What suits a model where the user says nothing.
 struct ModelDefaults {
-  int64_t width, depth, heads;
+  int64_t width, depth, heads, batch;
+  double adamw_rate;
 };
 const std::map<std::string, ModelDefaults>& model_defaults() {
   static const std::map<std::string, ModelDefaults> defaults = {
-      {"mlp", {256, 2, 1}}, {"cnn", {32, 1, 1}}, {"vit", {96, 4, 4}}, {"gpt", {256, 4, 4}}};
+      {"mlp", {256, 2, 1, 128, 1e-3}},
+      {"cnn", {16, 1, 1, 64, 6e-3}},  // glyphs, 600 steps: 93 % at 4e-3; 800 steps: 95 at 6e-3
+      {"vit", {96, 4, 4, 64, 1e-3}},
+      {"gpt", {256, 4, 4, 8, 1e-3}}};
   return defaults;
 }
 
@@ -124,11 +128,12 @@ std::vector<OptionField> make_fields() {
        }},
       flag("sparse-ends", &O::sparse_ends, "The first and the last layer sparse as well"),
       integer("steps", &O::steps, 1, kMany, "Optimiser steps"),
-      integer("batch", &O::batch, 1, 1 << 24, "Images, or windows of text, per step"),
+      integer("batch", &O::batch, 0, 1 << 24,
+              "Images, or windows of text, per step; 0: what suits"),
       integer("accumulate", &O::accumulate, 1, 1 << 16, "Micro-batches that a step is cut into"),
       text("optimizer", "NAME", &O::optimizer, one_of({"adamw", "sgd"}), "adamw or sgd"),
       number("learning-rate", &O::learning_rate, 0, 1e6,
-             "At its highest; 0: 1e-3 for adamw, 0.05 for sgd"),
+             "At its highest; 0: what suits the model"),
       number("momentum", &O::momentum, 0, 0.99999, "Of sgd, and beta1 of adamw"),
       number("beta2", &O::beta2, 0, 0.9999999, "Of adamw"),
       number("weight-decay", &O::weight_decay, 0, 1e6, "On matrices, not on biases and norms"),
@@ -241,7 +246,10 @@ RunOptions RunOptions::resolved() const {
   if (all.width == 0) all.width = defaults.width;
   if (all.depth == 0) all.depth = defaults.depth;
   if (all.heads == 0) all.heads = defaults.heads;
-  if (all.learning_rate == 0) all.learning_rate = optimizer == "sgd" ? 0.05 : 1e-3;
+  if (all.batch == 0) all.batch = defaults.batch;
+  if (all.learning_rate == 0) {
+    all.learning_rate = optimizer == "sgd" ? 0.05 : defaults.adamw_rate;
+  }
   return all;
 }
 

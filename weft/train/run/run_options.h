@@ -33,8 +33,8 @@ struct RunOptions {
   std::vector<std::string> rules;  // "RE=recipe@pattern", see parse_rule
   bool sparse_ends = false;
 
-  int64_t steps = 500;
-  int64_t batch = 64;
+  int64_t steps = 800;
+  int64_t batch = 0;
   int64_t accumulate = 1;
   std::string optimizer = "adamw";
   double learning_rate = 0.0;

@@ -12,25 +12,7 @@ namespace {
 
 constexpr int64_t kStepsPerTurn = 5;
 
-struct Entry {
-  std::string recipe;
-  std::string pattern;
-};
-
-// Dense once, whatever the patterns; a recipe that does not go with a pattern is left out there.
-std::vector<Entry> entries_of(const CompareOptions& options) {
-  std::vector<Entry> entries = {{"dense", ""}};
-  for (const std::string& pattern : options.patterns) {
-    for (const std::string& recipe : options.recipes) {
-      if (recipe == "dense") continue;
-      Recipe::parse(recipe).check(Pattern::parse(pattern));
-      entries.push_back({recipe, pattern});
-    }
-  }
-  return entries;
-}
-
-RunOptions options_of(const CompareOptions& options, const Entry& entry, int64_t seed) {
+RunOptions options_of(const CompareOptions& options, const CompareEntry& entry, int64_t seed) {
   RunOptions run = options.run.resolved();
   run.recipe = entry.recipe;
   run.pattern = entry.pattern.empty() ? options.patterns.front() : entry.pattern;
@@ -86,7 +68,7 @@ class SeedRuns {
     std::shared_ptr<BatchSource> source;
     TrainerSetup setup;
     setup.planner = planner;
-    for (const Entry& entry : entries_of(options)) {
+    for (const CompareEntry& entry : compare_entries(options)) {
       const RunOptions run = options_of(options, entry, seed);
       const auto where = folder / run_folder_name(entry.recipe, entry.pattern, run.seed);
       std::error_code failure;
@@ -130,7 +112,7 @@ class SeedRuns {
 };
 
 CompareRow row_of(const std::filesystem::path& folder, const CompareOptions& options,
-                  const Entry& entry, bool text) {
+                  const CompareEntry& entry, bool text) {
   CompareRow row{entry.recipe, entry.pattern};
   std::vector<double> ratios;
   for (int64_t seed = 0; seed < options.seeds; ++seed) {
@@ -145,7 +127,7 @@ CompareRow row_of(const std::filesystem::path& folder, const CompareOptions& opt
     row.flip_rate += share * result.flip_rate;
     row.density = result.density;
     row.products = result.products;
-    row.model_bytes = result.model_bytes;
+    row.file_bytes = result.packed_bytes > 0 ? result.packed_bytes : result.model_bytes;
     const std::string problem = broken_promise(where / "model.safetensors");
     const std::string found = !problem.empty()       ? problem
                               : entry.pattern.empty() ? "dense"
@@ -168,7 +150,7 @@ CompareRow row_of(const std::filesystem::path& folder, const CompareOptions& opt
 void remember_plans(const std::filesystem::path& folder, const CompareOptions& options,
                     Planner& planner) {
   for (int64_t seed = 0; seed < options.seeds; ++seed) {
-    for (const Entry& entry : entries_of(options)) {
+    for (const CompareEntry& entry : compare_entries(options)) {
       const auto where =
           folder / run_folder_name(entry.recipe, entry.pattern, options.run.seed + seed);
       std::error_code failure;
@@ -179,6 +161,28 @@ void remember_plans(const std::filesystem::path& folder, const CompareOptions& o
 }
 
 }  // namespace
+
+// Dense once, whatever the patterns.
+std::vector<CompareEntry> compare_entries(const CompareOptions& options) {
+  std::vector<CompareEntry> entries = {{"dense", ""}};
+  const auto add = [&](const std::string& recipe, const std::string& pattern) {
+    Recipe::parse(recipe).check(Pattern::parse(pattern));
+    for (const CompareEntry& entry : entries) {
+      if (entry.recipe == recipe && entry.pattern == pattern) return;
+    }
+    entries.push_back({recipe, pattern});
+  };
+  for (const std::string& pattern : options.patterns) {
+    for (const std::string& recipe : options.recipes) {
+      if (recipe != "dense" && recipe.find('@') == std::string::npos) add(recipe, pattern);
+    }
+  }
+  for (const std::string& recipe : options.recipes) {
+    const size_t at = recipe.find('@');
+    if (at != std::string::npos) add(recipe.substr(0, at), recipe.substr(at + 1));
+  }
+  return entries;
+}
 
 std::string run_folder_name(const std::string& recipe, const std::string& pattern, int64_t seed) {
   std::string name = recipe;
@@ -192,7 +196,7 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
                                      const std::function<void(double)>& progress) {
   WEFT_CHECK(!options.recipes.empty() && !options.patterns.empty() && options.seeds >= 1,
              "a comparison needs a recipe, a pattern and a seed");
-  const std::vector<Entry> entries = entries_of(options);
+  const std::vector<CompareEntry> entries = compare_entries(options);
   options_of(options, entries.front(), 0).check();
   const std::string& plan = options.run.plan;
   WEFT_CHECK(plan == "auto" || plan == "dense" || plan == "sparse",
@@ -215,7 +219,7 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
   }
   const bool text = DataSpec::parse(options.run.data).kind == DataKind::kText;
   CompareResult result{text ? "eval_loss" : "eval_accuracy", {}};
-  for (const Entry& entry : entries) result.rows.push_back(row_of(folder, options, entry, text));
+  for (const CompareEntry& entry : entries) result.rows.push_back(row_of(folder, options, entry, text));
   return result;
 }
 

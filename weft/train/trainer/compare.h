@@ -14,7 +14,8 @@ namespace weft {
 
 struct CompareOptions {
   RunOptions run;                     // recipe, pattern and seed are those of each run
-  std::vector<std::string> recipes;   // "dense" is added, for the times
+  // "sr-ste", at every pattern, or "sr-ste@1:4", at this one. "dense" is added, for the times.
+  std::vector<std::string> recipes;
   std::vector<std::string> patterns;
   int64_t seeds = 3;  // run.seed, run.seed + 1, ...
 };
@@ -32,13 +33,20 @@ struct CompareRow {
   double flip_rate = 0.0;
   std::string products;  // that ran sparse
   std::string check;     // "ok", "dense by design", "dense", or what is wrong
-  uint64_t model_bytes = 0;
+  uint64_t file_bytes = 0;  // of the model; packed, if that was asked for and there are zeros
 };
 
 struct CompareResult {
   std::string metric;  // "eval_accuracy", "eval_loss"
   std::vector<CompareRow> rows;
 };
+
+struct CompareEntry {
+  std::string recipe;
+  std::string pattern;  // empty for dense
+};
+// The rows to come. Throws Error if a recipe does not go with its pattern.
+std::vector<CompareEntry> compare_entries(const CompareOptions& options);
 
 // Where a run of a comparison lies below its folder: "s-ste-2of4-seed1".
 std::string run_folder_name(const std::string& recipe, const std::string& pattern, int64_t seed);

@@ -1,0 +1,173 @@
+// Runs without torch: options from flags, files and records, and the folder that a run lives in.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "tests/scratch_folder.h"
+#include "tests/support.h"
+#include "weft/train/run/peak_memory.h"
+#include "weft/train/run/run_folder.h"
+#include "weft/train/run/run_options.h"
+
+namespace weft::test {
+namespace {
+
+std::string config_problem(const std::string& text) {
+  const ScratchFolder folder;
+  std::ofstream(folder / "run.toml") << text;
+  RunOptions options;
+  return message_of([&] { read_config(folder / "run.toml", options); });
+}
+
+TEST(RunOptions, EveryFieldGoesThroughJsonAndBack) {
+  RunOptions options;
+  options.model = "gpt";
+  options.data = "text:some where";
+  options.learning_rate = 0.1 + 0.2;  // not a short decimal
+  options.rules = {"blocks.0.*=dense", "head=ste@1:4"};
+  options.sparse_ends = true;
+  options.seed = int64_t{1} << 60;
+  const Json json = options.to_json();
+  EXPECT_EQ(json.size(), option_fields().size());
+  const RunOptions again = RunOptions::from_json(Json::parse(json.dump(), "test"), "test");
+  for (const OptionField& field : option_fields()) {
+    EXPECT_EQ(field.get(again), field.get(options)) << field.name;
+  }
+  EXPECT_EQ(again.learning_rate, options.learning_rate);
+}
+
+TEST(RunOptions, NamesAreDistinct) {
+  std::set<std::string> names;
+  for (const OptionField& field : option_fields()) EXPECT_TRUE(names.insert(field.name).second);
+}
+
+TEST(RunOptions, AConfigurationFileSetsWhatItNames) {
+  const ScratchFolder folder;
+  std::ofstream(folder / "run.toml") << "# a run\nmodel = \"mlp\"\nsteps = 12\nclip = 0.5\n"
+                                        "sparse-ends = true\nrule = [\"a=dense\", \"b=ste\"]\n";
+  RunOptions options;
+  read_config(folder / "run.toml", options);
+  EXPECT_EQ(options.model, "mlp");
+  EXPECT_EQ(options.steps, 12);
+  EXPECT_EQ(options.clip, 0.5);
+  EXPECT_TRUE(options.sparse_ends);
+  EXPECT_EQ(options.rules, (std::vector<std::string>{"a=dense", "b=ste"}));
+  EXPECT_EQ(options.recipe, RunOptions().recipe);
+}
+
+TEST(RunOptions, AWrongConfigurationIsNamedWithItsLine) {
+  EXPECT_TRUE(contains(config_problem("steps = 3\nlerning-rate = 1"),
+                       "run.toml:2: unknown key 'lerning-rate': did you mean 'learning-rate'?"));
+  EXPECT_TRUE(contains(config_problem("weight_decay = 1"), "did you mean 'weight-decay'?"));
+  EXPECT_TRUE(contains(config_problem("steps = -1"), "run.toml:1: steps: -1 is not in [1,"));
+  EXPECT_TRUE(contains(config_problem("steps = 1.5"), "'1.5' is no whole number"));
+  EXPECT_TRUE(contains(config_problem("steps = 1979-05-27"), "no text, number"));
+  EXPECT_TRUE(contains(config_problem("[model]\nname = 1"), "model"));
+  EXPECT_TRUE(contains(config_problem("steps = [1, 2]"), "2 values, and one is wanted"));
+  EXPECT_TRUE(contains(config_problem("model = \"rnn\""), "accepted are cnn, gpt, mlp, vit"));
+  EXPECT_TRUE(contains(config_problem("recipe = \"magic\""), "magic"));
+  EXPECT_TRUE(contains(config_problem("learning-rate = nan"), "learning-rate"));
+  EXPECT_TRUE(contains(config_problem("steps = "), "run.toml:1:"));
+  EXPECT_TRUE(contains(config_problem("rule = \"dense\""), "LAYERS=RECIPE"));
+  RunOptions options;
+  EXPECT_TRUE(contains(message_of([&] { read_config("/nowhere/run.toml", options); }),
+                       "/nowhere/run.toml: cannot be read"));
+}
+
+TEST(RunOptions, FieldsThatContradictEachOtherAreRefused) {
+  const auto problem = [](auto change) {
+    RunOptions options;
+    change(options);
+    return message_of([&] { options.resolved().check(); });
+  };
+  EXPECT_EQ(problem([](RunOptions&) {}), "(no Error)");
+  EXPECT_TRUE(contains(problem([](RunOptions& o) { o.model = "gpt"; }), "learns from text"));
+  EXPECT_TRUE(contains(problem([](RunOptions& o) { o.data = "text"; }), "learns from images"));
+  EXPECT_TRUE(contains(problem([](RunOptions& o) { o.accumulate = 3; }), "3 micro-batches"));
+  EXPECT_TRUE(contains(problem([](RunOptions& o) { o.recipe = "s-ste+gradient=mvue-two-draw";
+                                                   o.pattern = "1:4"; }), "2:4"));
+}
+
+TEST(RunOptions, WhatSuitsAModelIsFilledIn) {
+  RunOptions options;
+  EXPECT_EQ(options.resolved().width, 16);
+  options.model = "gpt";
+  options.width = 64;
+  EXPECT_EQ(options.resolved().width, 64);
+  EXPECT_EQ(options.resolved().depth, 4);
+  options.optimizer = "sgd";
+  EXPECT_EQ(options.resolved().learning_rate, 0.05);
+}
+
+TEST(RunFolder, HoldsOneRunAndOneProcess) {
+  const ScratchFolder scratch;
+  const auto path = scratch / "a" / "run";
+  {
+    const RunFolder folder = RunFolder::create(path);
+    EXPECT_TRUE(contains(message_of([&] { RunFolder::open(path); }), "it has no run.json"));
+    std::ofstream(folder.record()) << "{}";
+    EXPECT_TRUE(contains(message_of([&] { RunFolder::open(path); }), "another process"));
+    EXPECT_TRUE(contains(message_of([&] { RunFolder::create(path); }), "holds a run already"));
+  }
+  EXPECT_EQ(message_of([&] { RunFolder::open(path); }), "(no Error)");
+  std::ofstream(scratch / "file") << "x";
+  EXPECT_TRUE(contains(message_of([&] { RunFolder::create(scratch / "file" / "run"); }),
+                       "cannot make the folder"));
+}
+
+TEST(RunFolder, KeepsTheLastTwoCheckpoints) {
+  const ScratchFolder scratch;
+  const RunFolder folder = RunFolder::create(scratch / "run");
+  for (const int64_t step : {5, 1000000000, 20, 100}) {
+    std::ofstream(folder.checkpoint(step)) << step;
+  }
+  std::ofstream(folder.path() / "checkpoints" / "step-x.safetensors") << "not ours";
+  EXPECT_EQ(folder.checkpoints(), (std::vector<int64_t>{1000000000, 100, 20, 5}));
+  folder.remove_old_checkpoints();
+  EXPECT_EQ(folder.checkpoints(), (std::vector<int64_t>{1000000000, 100}));
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "checkpoints" / "step-x.safetensors"));
+}
+
+TEST(RunFolder, ARecordThatIsNoneIsNamed) {
+  const ScratchFolder scratch;
+  const auto problem = [&](const std::string& text) {
+    std::ofstream(scratch / "run.json") << text;
+    return message_of([&] { read_run_record(scratch / ""); });
+  };
+  EXPECT_TRUE(contains(message_of([&] { read_run_record(scratch / "none"); }), "no run there"));
+  EXPECT_TRUE(contains(problem("{"), "run.json"));
+  EXPECT_TRUE(contains(problem("{}"), "not the record of a run"));
+  EXPECT_TRUE(contains(problem(R"({"format": "weft.run", "version": 7})"), "version 7"));
+  EXPECT_TRUE(contains(problem(R"({"format": "weft.run", "version": 1})"), "'options' is missing"));
+}
+
+TEST(MetricsFile, IsCutToWhatARunHadWhenItWasSaved) {
+  const ScratchFolder scratch;
+  uint64_t saved = 0;
+  {
+    MetricsFile metrics(scratch / "m", 0);
+    metrics.add({{"step", 1}});
+    saved = metrics.bytes();
+    metrics.add({{"step", 2}});
+  }
+  std::ofstream(scratch / "m", std::ios::app) << "{\"half a li";
+  {
+    MetricsFile metrics(scratch / "m", saved);
+    metrics.add({{"step", 9}});
+    metrics.sync();
+  }
+  EXPECT_EQ(contents(scratch / "m"), "{\"step\":1}\n{\"step\":9}\n");
+  MetricsFile shorter(scratch / "m", 10000);
+  EXPECT_EQ(shorter.bytes(), 22u);
+  EXPECT_TRUE(contains(message_of([] { MetricsFile("/dev/full", 0).add({{"step", 1}}); }),
+                       "/dev/full: cannot be written: No space left"));
+}
+
+TEST(PeakMemory, IsWhatThisProcessHas) {
+  EXPECT_GT(peak_resident_bytes(), uint64_t{1} << 20);
+  EXPECT_LT(peak_resident_bytes(), uint64_t{1} << 34);
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,258 @@
+// weft train, compare, eval, generate and bench step as their users meet them.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "tests/program.h"
+#include "tests/support.h"
+
+namespace weft::test {
+namespace {
+
+class TrainerCommands : public ::testing::Test {
+ protected:
+  TrainerCommands() { ::setenv("XDG_CACHE_HOME", (scratch_ / "cache").c_str(), 1); }
+  void SetUp() override {
+    if (!has_torch()) GTEST_SKIP() << "built without libtorch";
+  }
+
+  std::string folder(const std::string& name) const { return scratch_ / name; }
+  // A run of a second.
+  std::vector<std::string> train(const std::string& name, const std::vector<std::string>& more,
+                                 const std::string& steps = "20") const {
+    std::vector<std::string> arguments = {
+        "train",  "--model",        "mlp", "--width",       "32", "--batch", "16", "--steps", steps,
+        "--plan", "sparse",         "--train-images", "200", "--test-images", "50",
+        "--checkpoint-every", "5",  "--out",          folder(name)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  std::string model(const std::string& name) const {
+    return contents(folder(name) + "/model.safetensors");
+  }
+  void wait_for_step(const std::string& name, int64_t step) const {
+    for (int i = 0; i < 2000; ++i) {
+      std::ifstream metrics(folder(name) + "/metrics.jsonl");
+      int64_t lines = 0;
+      for (std::string line; std::getline(metrics, line);) ++lines;
+      if (lines >= step) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  ScratchFolder scratch_;
+};
+
+TEST_F(TrainerCommands, ARunLeavesAllItsFiles) {
+  const Outcome outcome =
+      run(train("run", {"--recipe", "transposable", "--export", "packed", "--eval-every", "10"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(names_in(folder("run")),
+            (std::set<std::string>{"run.json", "metrics.jsonl", "checkpoints", "model.safetensors",
+                                   "packed.safetensors"}));
+  EXPECT_TRUE(contains(outcome.out, "hidden1  linear 32 -> 32   transposable  2:4"))
+      << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "step 20/20  loss ")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "images/s  flips "));
+  EXPECT_TRUE(contains(outcome.out, "step 10  eval loss "));
+  EXPECT_TRUE(contains(outcome.out, "products that ran sparse  fwd, bwd_x"));
+  for (const char c : outcome.out + outcome.err) {
+    EXPECT_TRUE(c == '\n' || static_cast<unsigned char>(c) >= 32) << "control characters in a pipe";
+  }
+  for (const char* name : {"/model.safetensors", "/packed.safetensors"}) {
+    EXPECT_EQ(run({"check", folder("run") + name}).code, 0) << name;
+  }
+  const Json checked = run({"check", folder("run") + "/model.safetensors", "--json"}).json();
+  EXPECT_TRUE(contains(checked.dump(), "both")) << "both axes";
+  const Json record = Json::parse(contents(folder("run") + "/run.json"), "run.json");
+  EXPECT_EQ(record["status"], "done");
+  EXPECT_EQ(record["options"]["recipe"], "transposable");
+  EXPECT_EQ(record["layers"].size(), 3u);
+
+  const Outcome evaluated = run({"eval", folder("run"), "--json"});
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_EQ(evaluated.json()["eval_accuracy"], record["result"]["eval_accuracy"]);
+  EXPECT_TRUE(contains(run({"eval", folder("run")}).out, "accuracy"));
+  EXPECT_TRUE(contains(run({"generate", folder("run")}).err, "a run of mlp, and only a gpt writes"));
+}
+
+TEST_F(TrainerCommands, FlagsStandAboveTheConfigurationFile) {
+  std::ofstream(scratch_ / "run.toml") << "recipe = \"sr-ste\"\nseed = 7\n";
+  const Outcome outcome =
+      run(train("run", {"--config", folder("run.toml"), "--seed", "8"}, "2"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json record = Json::parse(contents(folder("run") + "/run.json"), "run.json");
+  EXPECT_EQ(record["options"]["recipe"], "sr-ste");
+  EXPECT_EQ(record["options"]["seed"], 8);
+}
+
+TEST_F(TrainerCommands, WrongUsageIsOneLineAndLeavesNothing) {
+  std::ofstream(scratch_ / "bad.toml") << "stps = 3\n";
+  const std::vector<std::tuple<std::vector<std::string>, int, std::string>> cases = {
+      {{"train"}, 2, "--out DIR is needed"},
+      {train("x", {"--recipe", "magic"}), 2, "magic"},
+      {train("x", {"--steps", "0"}), 2, "--steps"},
+      {train("x", {"--config", folder("bad.toml")}), 1, "did you mean 'steps'?"},
+      {train("x", {"--data", "text"}), 2, "model mlp learns from images"},
+      {train("x", {"--accumulate", "3"}), 2, "micro-batches"},
+      {train("x", {"--data", "idx:/nowhere"}), 1, "/nowhere"},
+      {train("x", {"--plan", "/nowhere.json"}), 1, "/nowhere.json"},
+      {{"train", "--resume", folder("x")}, 1, "no run there"},
+      {{"train", "--out", "/proc/weft", "--train-images", "10", "--test-images", "5"}, 1,
+       "/proc/weft"},
+      {{"eval", folder("x")}, 1, "no run there"},
+      {{"generate", folder("x")}, 1, "no run there"},
+      {{"compare", "--out", folder("x"), "--recipes", "ste,magic"}, 2, "magic"},
+      {{"bench", "step", "--tokens", "100", "--context", "64"}, 2, "whole sequences"},
+  };
+  for (const auto& [arguments, code, part] : cases) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, code) << part;
+    EXPECT_TRUE(contains(outcome.err, part)) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_FALSE(std::filesystem::exists(folder("x") + "/run.json")) << part;
+  }
+}
+
+TEST_F(TrainerCommands, ARunIsNotOverwrittenAndAFinishedOneNotResumed) {
+  ASSERT_EQ(run(train("run", {}, "2")).code, 0);
+  EXPECT_TRUE(contains(run(train("run", {}, "2")).err, "holds a run already"));
+  EXPECT_TRUE(contains(run({"train", "--resume", folder("run")}).err, "the run is done"));
+  const Outcome outcome = run({"train", "--resume", folder("run"), "--steps", "9"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(contains(outcome.err, "--steps does not go with --resume"));
+}
+
+TEST_F(TrainerCommands, ASignalSavesAndTheRunGoesOnBitForBit) {
+  ASSERT_EQ(run(train("whole", {"--recipe", "t-sr-ste"}, "300")).code, 0);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string name = signal == SIGINT ? "interrupted" : "terminated";
+    Program program(train(name, {"--recipe", "t-sr-ste", "--checkpoint-every", "0"}, "300"));
+    wait_for_step(name, 30);
+    ::kill(program.pid(), signal);
+    const Outcome stopped = program.wait();
+    EXPECT_EQ(stopped.code, 128 + signal) << stopped.err;
+    EXPECT_TRUE(contains(stopped.out, "go on with weft train --resume")) << stopped.out;
+    const Outcome resumed = run({"train", "--resume", folder(name)});
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_TRUE(contains(resumed.out, "going on after step"));
+    EXPECT_EQ(model(name), model("whole"));
+    int64_t expected = 0;  // every step once, in order
+    std::ifstream metrics(folder(name) + "/metrics.jsonl");
+    for (std::string line; std::getline(metrics, line);) {
+      const Json entry = Json::parse(line, "metrics");
+      if (entry.contains("loss")) EXPECT_EQ(entry["step"], ++expected);
+    }
+    EXPECT_EQ(expected, 300);
+  }
+}
+
+// The short form of scripts/survive.
+TEST_F(TrainerCommands, AKilledRunGoesOnBitForBit) {
+  ASSERT_EQ(run(train("whole", {"--recipe", "lbc"}, "200")).code, 0);
+  {
+    Program program(train("killed", {"--recipe", "lbc"}, "200"));
+    wait_for_step("killed", 23);
+    ::kill(program.pid(), SIGKILL);
+    program.wait();
+  }
+  for (const int64_t step : {70, 111}) {
+    Program program({"train", "--resume", folder("killed")});
+    wait_for_step("killed", step);
+    ::kill(program.pid(), SIGKILL);
+    program.wait();
+  }
+  const Outcome last = run({"train", "--resume", folder("killed")});
+  ASSERT_EQ(last.code, 0) << last.err;
+  EXPECT_EQ(model("killed"), model("whole"));
+}
+
+TEST_F(TrainerCommands, AFullDiskIsOneLineAndWhatWasThereStaysWhole) {
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  rlimit tight = old;
+  tight.rlim_cur = 20000;  // less than a checkpoint
+  ::setrlimit(RLIMIT_FSIZE, &tight);
+  const Outcome outcome = run(train("run", {}));
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err, "step-000000005.safetensors")) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_TRUE(names_in(folder("run") + "/checkpoints").empty());
+  EXPECT_EQ(Json::parse(contents(folder("run") + "/run.json"), "run.json")["status"], "running");
+  const Outcome resumed = run({"train", "--resume", folder("run")});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+}
+
+TEST_F(TrainerCommands, AGptWritesOnItsPackedWeights) {
+  std::ofstream text(scratch_ / "text");
+  for (int i = 0; i < 300; ++i) text << "Once upon a time there was number " << i % 17 << ".\n";
+  text.close();
+  const Outcome trained =
+      run({"train", "--model", "gpt", "--data", "text:" + folder("text"), "--width", "16",
+           "--depth", "1", "--heads", "2", "--context", "32", "--batch", "4", "--steps", "5",
+           "--export", "packed", "--plan", "sparse", "--out", folder("gpt")});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Outcome written = run({"generate", folder("gpt"), "--prompt", "Once", "--bytes", "40"});
+  ASSERT_EQ(written.code, 0) << written.err;
+  EXPECT_TRUE(written.out.starts_with("Once"));
+  EXPECT_TRUE(contains(written.out, "tokens/s on packed weights, ")) << written.out;
+  const Json json = run({"generate", folder("gpt"), "--bytes", "8", "--temperature", "0", "--json",
+                         "--rounds", "1"})
+                        .json();
+  EXPECT_GT(json["dense_tokens_per_second"].get<double>(), 0.0);
+  EXPECT_EQ(json["tokens"], 8);
+}
+
+TEST_F(TrainerCommands, CompareWritesItsTable) {
+  const std::vector<std::string> arguments = {
+      "compare", "--model", "mlp", "--width", "32", "--batch", "16", "--steps", "6",
+      "--plan", "sparse", "--train-images", "100", "--test-images", "50", "--seeds", "2",
+      "--recipes", "dense,s-ste,t-sr-ste@1:4", "--out", folder("compare")};
+  const Outcome outcome = run(arguments);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "s-ste     2:4"));
+  const Json document = Json::parse(contents(folder("compare") + "/compare.json"), "compare.json");
+  EXPECT_EQ(document["metric"], "eval_accuracy");
+  ASSERT_EQ(document["rows"].size(), 3u);
+  for (const Json& row : document["rows"]) {
+    for (const char* name : {"recipe", "pattern", "mean", "sd", "runs", "step_ratio", "density",
+                             "check", "peak_resident_bytes"}) {
+      EXPECT_TRUE(row.contains(name)) << name;
+    }
+    EXPECT_EQ(row["runs"].size(), 2u);
+  }
+  EXPECT_EQ(document["rows"][2]["check"], "dense by design");
+  std::vector<std::string> brief = arguments;
+  brief.insert(brief.end(), {"--brief", "--no-memory"});
+  const Outcome again = run(brief);  // everything is there already
+  ASSERT_EQ(again.code, 0) << again.err;
+  size_t longest = 0;
+  std::istringstream lines(again.out);
+  for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
+  EXPECT_LE(longest, 80u) << again.out;
+}
+
+TEST_F(TrainerCommands, BenchStepHasItsRecords) {
+  const Outcome outcome =
+      run({"bench", "step", "--tokens", "32", "--context", "16", "--width", "16", "--hidden", "32",
+           "--heads", "2", "--rounds", "2", "--plan", "sparse", "--recipe", "t-sr-ste", "--recipe",
+           "s-ste", "--pattern", "2:4", "--pattern", "1:4", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json records = outcome.json();
+  ASSERT_EQ(records.size(), 4u);
+  for (const Json& record : records) {
+    for (const char* name : {"ratio", "mask_share", "pack_share", "rss_ratio", "plain_torch_ms"}) {
+      EXPECT_GE(record[name].get<double>(), 0.0) << name;
+    }
+    EXPECT_EQ(record["ratio_spread"].size(), 2u);
+    EXPECT_EQ(record["plan"], "sparse/sparse/sparse");
+  }
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,473 @@
+// The trainer: models, runs that resume to the bit, what is exported, comparisons.
+#include "weft/train/trainer/trainer.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "tests/scratch_folder.h"
+#include "tests/support.h"
+#include "weft/train/decode/gpt_decoder.h"
+#include "weft/train/layers/linear.h"
+#include "weft/train/trainer/compare.h"
+#include "weft/train/trainer/export_model.h"
+#include "weft/train/trainer/load_model.h"
+#include "weft/train/trainer/optimizer.h"
+#include "weft/train/trainer/tensor_file.h"
+
+namespace weft::test {
+namespace {
+
+// Small, with products of all kinds, and no second spent on planning.
+RunOptions small_run(const std::string& model, const std::string& recipe = "s-ste") {
+  RunOptions options;
+  options.model = model;
+  options.recipe = recipe;
+  options.width = model == "cnn" ? 8 : 16;
+  options.depth = model == "mlp" ? 2 : 1;
+  options.heads = 2;
+  options.context = 12;
+  options.patch = 7;
+  options.batch = 8;
+  options.steps = 12;
+  options.learning_rate = 2e-3;
+  options.train_images = 64;
+  options.test_images = 20;
+  options.checkpoint_every = 4;
+  options.telemetry_every = 3;
+  options.plan = "sparse";
+  options.threads = 2;
+  return options;
+}
+
+struct Notes : TrainerListener {
+  void on_note(const std::string& note) override { all += note + "\n"; }
+  void on_step(const StepReport& report) override { losses.push_back(report.loss); }
+  std::string all;
+  std::vector<double> losses;
+};
+
+TrainerSetup listening(Notes& notes) {
+  TrainerSetup setup;
+  setup.listener = &notes;
+  return setup;
+}
+
+RunOptions text_run(const ScratchFolder& scratch, const std::string& recipe) {
+  std::ofstream text(scratch / "text");
+  for (int i = 0; i < 200; ++i) text << "line " << i * 7 % 31 << " of a text\n";
+  RunOptions options = small_run("gpt", recipe);
+  options.data = "text:" + (scratch / "text").string();
+  return options;
+}
+
+// ─── models ───
+
+TEST(Models, GiveScoresOfEveryClassAndLearn) {
+  for (const std::string model : {"mlp", "cnn", "vit"}) {
+    const RunParts parts = make_parts(small_run(model, "dense"));
+    const std::vector<int64_t> samples = {0, 1, 2};
+    const Batch batch = parts.source->train_batch(samples, 0);
+    EXPECT_EQ(parts.model->forward(batch.inputs).sizes(), (std::vector<int64_t>{3, 16})) << model;
+    RunOptions options = small_run(model, "dense");
+    options.steps = 60;
+    options.batch = 32;
+    options.checkpoint_every = 0;
+    const ScratchFolder scratch;
+    Notes notes;
+    Trainer trainer = Trainer::begin(scratch / "run", make_parts(options), listening(notes));
+    trainer.advance(60);
+    EXPECT_LT(notes.losses.back(), 0.9 * notes.losses.front()) << model;
+  }
+}
+
+TEST(Models, SizesThatDoNotGoTogetherAreRefused) {
+  RunOptions options = small_run("vit");
+  options.patch = 5;
+  EXPECT_TRUE(contains(message_of([&] { make_parts(options); }), "patches of 5x5"));
+  options = small_run("vit");
+  options.heads = 3;
+  EXPECT_TRUE(contains(message_of([&] { make_parts(options); }), "3 heads"));
+}
+
+TEST(Models, TheDecoderReadsWhatTheTrainerWrites) {
+  for (const std::string recipe : {"dense", "sr-ste", "s-ste"}) {
+    const ScratchFolder scratch;
+    RunOptions options = text_run(scratch, recipe);
+    options.exports = "packed";
+    Trainer trainer = Trainer::begin(scratch / "run", make_parts(options));
+    trainer.advance(options.steps);
+    trainer.finish();
+    const auto packed = scratch / "run" / "packed.safetensors";
+    EXPECT_EQ(std::filesystem::exists(packed), recipe != "dense");
+    const Checkpoint checkpoint = Checkpoint::open(
+        recipe == "dense" ? scratch / "run" / "model.safetensors" : packed);
+    GptDecoder decoder(checkpoint, options.heads);
+    const std::string text = "line 7 of";
+    const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
+    const auto logits = decoder.take({bytes, text.size()});
+    const torch::NoGradGuard no_grad;
+    torch::Tensor x = torch::empty({1, static_cast<int64_t>(text.size())}, torch::kLong);
+    for (size_t i = 0; i < text.size(); ++i) x.data_ptr<int64_t>()[i] = bytes[i];
+    const torch::Tensor expected = trainer.model().forward(x)[0][-1];
+    for (int64_t i = 0; i < 256; ++i) {
+      EXPECT_NEAR(logits[static_cast<size_t>(i)], expected[i].item<float>(), 1e-4) << recipe;
+    }
+  }
+}
+
+// ─── steps ───
+
+TEST(LearningRate, RisesThenFallsAsACosine) {
+  RunOptions options;
+  options.steps = 100;
+  options.learning_rate = 1.0;
+  options.warmup = 0.1;
+  options.final_rate = 0.2;
+  EXPECT_DOUBLE_EQ(learning_rate_at(options, 0), 0.1);
+  EXPECT_DOUBLE_EQ(learning_rate_at(options, 9), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate_at(options, 10), 1.0);
+  EXPECT_NEAR(learning_rate_at(options, 99), 0.2, 1e-12);
+  for (int64_t step = 10; step < 99; ++step) {
+    EXPECT_GE(learning_rate_at(options, step), learning_rate_at(options, step + 1));
+  }
+  options.warmup = 0.0;
+  options.steps = 1;
+  EXPECT_DOUBLE_EQ(learning_rate_at(options, 0), 1.0);
+}
+
+TEST(Optimizer, PullsAtMatricesOnly) {
+  RunParts parts = make_parts(small_run("cnn", "dense"));
+  const auto optimizer = make_optimizer(*parts.model, parts.options);
+  ASSERT_EQ(optimizer->param_groups().size(), 2u);
+  for (const torch::Tensor& one : optimizer->param_groups()[0].params()) EXPECT_GE(one.dim(), 2);
+  for (const torch::Tensor& one : optimizer->param_groups()[1].params()) EXPECT_EQ(one.dim(), 1);
+}
+
+// One batch, or the same batch in parts: the same step, up to rounding.
+TEST(Trainer, AccumulatesTheGradientOfTheWholeBatch) {
+  std::vector<std::vector<double>> losses;
+  for (const int64_t parts : {1, 2, 4}) {
+    RunOptions options = small_run("mlp", "sr-ste");
+    options.accumulate = parts;
+    options.optimizer = "sgd";
+    options.learning_rate = 0.05;
+    const ScratchFolder scratch;
+    Notes notes;
+    Trainer trainer = Trainer::begin(scratch / "run", make_parts(options), listening(notes));
+    trainer.advance(6);
+    losses.push_back(notes.losses);
+  }
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_NEAR(losses[1][i], losses[0][i], 1e-4);
+    EXPECT_NEAR(losses[2][i], losses[0][i], 1e-4);
+  }
+}
+
+TEST(Trainer, ANonFiniteLossEndsTheRunWithStepAndLayer) {
+  const ScratchFolder scratch;
+  RunOptions options = small_run("mlp", "dense");
+  RunParts parts = make_parts(options);
+  Trainer trainer = Trainer::begin(scratch / "run", parts);
+  trainer.advance(3);
+  {
+    const torch::NoGradGuard no_grad;
+    parts.model->named_parameters()["hidden1.weight"].fill_(3e38f);
+  }
+  for (const auto& [name, layer] : layers_of(*parts.model)) layer->weights_changed();
+  const std::string message = message_of([&] { trainer.advance(1); });
+  EXPECT_TRUE(contains(message, "step 4: the loss is ")) << message;
+  EXPECT_TRUE(contains(message, "whose product is not finite is h")) << message;
+}
+
+TEST(Trainer, MetricsHaveTheTelemetryOfEveryRecipe) {
+  const ScratchFolder scratch;
+  for (const Recipe& recipe : recipes()) {
+    const RunOptions options = small_run("mlp", recipe.name);
+    const auto folder = scratch / recipe.name;
+    Trainer trainer = Trainer::begin(folder, make_parts(options));
+    trainer.advance(options.steps);
+    trainer.finish();
+    std::ifstream stream(folder / "metrics.jsonl");
+    std::string line;
+    int64_t steps = 0, evaluations = 0;
+    while (std::getline(stream, line)) {
+      const Json entry = Json::parse(line, "metrics");
+      if (entry.contains("eval_loss")) {
+        ++evaluations;
+        EXPECT_TRUE(entry.contains("eval_accuracy"));
+        continue;
+      }
+      EXPECT_EQ(entry["step"], ++steps);
+      for (const char* name : {"loss", "learning_rate", "step_ms", "flip_rate"}) {
+        EXPECT_TRUE(entry[name].is_number()) << name;
+      }
+      for (const char* name : {"mask", "pack", "fwd", "bwd_x", "bwd_w", "forward", "step"}) {
+        EXPECT_TRUE(entry["split_ms"][name].is_number()) << name;
+      }
+      EXPECT_EQ(entry["layers"].size(), recipe.name == "dense" ? 0u : 1u) << "hidden1";
+      if (recipe.name == "dense") continue;
+      const Json& layer = entry["layers"]["hidden1"];
+      EXPECT_EQ(layer.contains("beta"), recipe.name == "s-ste");
+      EXPECT_EQ(layer.contains("alive"), recipe.name == "lbc");
+      EXPECT_EQ(layer.contains("retained"), steps % 3 == 0);
+      EXPECT_EQ(layer.contains("cosine"), recipe.name == "bi-mask" && steps % 3 == 0) << line;
+    }
+    EXPECT_EQ(steps, options.steps);
+    EXPECT_EQ(evaluations, 1);
+  }
+}
+
+TEST(Evaluate, CountsEverySampleOnce) {
+  RunParts parts = make_parts(small_run("cnn", "dense"));
+  const EvalReport whole = evaluate(*parts.model, *parts.source, 20, 0);
+  const EvalReport pieces = evaluate(*parts.model, *parts.source, 7, 0);
+  EXPECT_EQ(whole.samples, 20);
+  EXPECT_EQ(pieces.samples, 20);
+  EXPECT_NEAR(whole.loss, pieces.loss, 1e-5);
+  EXPECT_EQ(whole.accuracy, pieces.accuracy);
+  EXPECT_EQ(evaluate(*parts.model, *parts.source, 8, 5).samples, 5);
+  EXPECT_TRUE(parts.model->is_training()) << "as it was";
+}
+
+// ─── resuming ───
+
+std::string finished_model(const std::filesystem::path& folder, Trainer trainer) {
+  trainer.advance(trainer.options().steps);
+  trainer.finish();
+  return contents(folder / "model.safetensors");
+}
+
+// Begins, is dropped after some steps without a word, and goes on until the end.
+std::string interrupted_model(const std::filesystem::path& folder, const RunOptions& options,
+                              const std::vector<int64_t>& interruptions) {
+  { Trainer::begin(folder, make_parts(options)).advance(interruptions[0]); }
+  for (size_t i = 1; i < interruptions.size(); ++i) {
+    Trainer::resume(folder, make_parts(resume_options(folder))).advance(interruptions[i]);
+  }
+  return finished_model(folder, Trainer::resume(folder, make_parts(resume_options(folder))));
+}
+
+TEST(Resume, EveryRecipeGoesOnBitForBit) {
+  for (const std::string model : {"mlp", "cnn"}) {
+    for (const Recipe& recipe : recipes()) {
+      RunOptions options = small_run(model, recipe.name);
+      options.optimizer = model == "mlp" ? "adamw" : "sgd";
+      const ScratchFolder scratch;
+      const auto whole = scratch / "whole", pieces = scratch / "pieces";
+      const std::string expected =
+          finished_model(whole, Trainer::begin(whole, make_parts(options)));
+      EXPECT_EQ(interrupted_model(pieces, options, {3, 6, 5}), expected)
+          << model << " by " << recipe.name;
+    }
+  }
+}
+
+TEST(Resume, TextAndAccumulationGoOnBitForBit) {
+  const ScratchFolder scratch;
+  RunOptions options = text_run(scratch, "t-sr-ste");
+  options.accumulate = 2;
+  const auto whole = scratch / "whole", pieces = scratch / "pieces";
+  const std::string expected = finished_model(whole, Trainer::begin(whole, make_parts(options)));
+  EXPECT_EQ(interrupted_model(pieces, options, {5, 4}), expected);
+}
+
+class SavedRun : public ::testing::Test {
+ protected:
+  SavedRun() : options_(small_run("mlp", "lbc")) {
+    Trainer::begin(folder_, make_parts(options_)).advance(9);  // saved after 4 and 8
+  }
+  std::filesystem::path checkpoint(int64_t step) const {
+    return folder_ / "checkpoints" / fmt::format("step-{:09}.safetensors", step);
+  }
+  int64_t resumed_step() {
+    return Trainer::resume(folder_, make_parts(resume_options(folder_)), listening(notes_)).step();
+  }
+
+  ScratchFolder scratch_;
+  std::filesystem::path folder_ = scratch_ / "run";
+  RunOptions options_;
+  Notes notes_;
+};
+
+TEST_F(SavedRun, TakesTheNewestCheckpoint) {
+  EXPECT_EQ(resumed_step(), 8);
+  EXPECT_EQ(notes_.all, "");
+}
+
+TEST_F(SavedRun, ATruncatedCheckpointIsNamedAndTheOneBeforeIsUsed) {
+  std::filesystem::resize_file(checkpoint(8), std::filesystem::file_size(checkpoint(8)) - 5);
+  EXPECT_EQ(resumed_step(), 4);
+  EXPECT_TRUE(contains(notes_.all, "refused: " + checkpoint(8).string())) << notes_.all;
+}
+
+TEST_F(SavedRun, ADamagedCheckpointIsNamedAndTheOneBeforeIsUsed) {
+  std::string bytes = contents(checkpoint(8));
+  bytes[bytes.size() - 7000] ^= 1;
+  std::ofstream(checkpoint(8), std::ios::binary) << bytes;
+  EXPECT_EQ(resumed_step(), 4);
+  EXPECT_TRUE(contains(notes_.all, "checksum")) << notes_.all;
+}
+
+TEST_F(SavedRun, ACheckpointOfAnotherRunIsRefused) {
+  const auto other = scratch_ / "other";
+  RunOptions options = options_;
+  options.seed = 2;
+  Trainer::begin(other, make_parts(options)).advance(8);
+  std::filesystem::copy_file(other / "checkpoints" / checkpoint(8).filename(), checkpoint(8),
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_EQ(resumed_step(), 4);
+  EXPECT_TRUE(contains(notes_.all, "of another run")) << notes_.all;
+}
+
+TEST_F(SavedRun, ANewerCheckpointAndAForeignFileAreRefused) {
+  TensorFile file = read_tensors(checkpoint(8));
+  NamedTensors tensors(file.tensors.begin(), file.tensors.end());
+  Metadata newer = file.metadata;
+  std::string& entry = newer["weft.checkpoint"];
+  entry.replace(entry.find("\"version\":1"), 11, "\"version\":2");
+  write_tensors(checkpoint(8), tensors, newer);
+  write_tensors(checkpoint(4), tensors, {});
+  EXPECT_TRUE(contains(message_of([&] { resumed_step(); }), "no checkpoint can be used"));
+  EXPECT_TRUE(contains(notes_.all, "of version 2, and this weft knows 1")) << notes_.all;
+  EXPECT_TRUE(contains(notes_.all, "not a checkpoint of a run of weft")) << notes_.all;
+}
+
+TEST_F(SavedRun, SaysWhatDiffers) {
+  RunOptions options = resume_options(folder_);
+  options.threads = 1;
+  Trainer::resume(folder_, make_parts(options), listening(notes_));
+  EXPECT_TRUE(contains(notes_.all, "threads: 2 then, 1 now")) << notes_.all;
+  options.threads = 2;
+  options.train_images = 63;  // as if the files had changed
+  EXPECT_TRUE(contains(
+      message_of([&] { Trainer::resume(folder_, make_parts(options), listening(notes_)); }),
+      "is not what this run began with"));
+}
+
+TEST_F(SavedRun, KeepsToTheRecordedPlan) {
+  // Whatever a planner would say now, the run's own choices stand.
+  TrainerSetup setup;
+  setup.planner = std::make_shared<Planner>(PlanMode::kDense, "");
+  const Json before = read_run_record(folder_)["plan"];
+  Trainer trainer = Trainer::resume(folder_, make_parts(resume_options(folder_)), setup);
+  trainer.advance(4);
+  for (const Json::Member& plan : before["plans"].members()) {
+    EXPECT_EQ(read_run_record(folder_)["plan"]["plans"][plan.name], plan.value) << plan.name;
+  }
+}
+
+TEST(Trainer, AFolderWithARunIsNotOverwritten) {
+  const ScratchFolder scratch;
+  const RunOptions options = small_run("mlp", "dense");
+  { Trainer::begin(scratch / "run", make_parts(options)); }
+  EXPECT_TRUE(contains(message_of([&] { Trainer::begin(scratch / "run", make_parts(options)); }),
+                       "holds a run already"));
+}
+
+// ─── what is left ───
+
+TEST(Export, EveryRecipeKeepsItsPromise) {
+  for (const Recipe& recipe : recipes()) {
+    for (const std::string pattern : {"2:4", "1:4x2"}) {
+      const ScratchFolder scratch;
+      RunOptions options = small_run("cnn", recipe.name);
+      options.pattern = pattern;
+      Trainer trainer = Trainer::begin(scratch / "run", make_parts(options));
+      trainer.advance(options.steps);
+      const RunResult result = trainer.finish();
+      const auto model = scratch / "run" / "model.safetensors";
+      EXPECT_EQ(broken_promise(model), "") << recipe.name;
+      const SparsityPlan plan = Checkpoint::open(model).plan();
+      const bool ends_dense = recipe.name == "dense" || recipe.schedule.dense_tail > 0;
+      EXPECT_EQ(plan.tensors.empty(), ends_dense) << recipe.name;
+      EXPECT_EQ(result.ends_dense, recipe.schedule.dense_tail > 0) << recipe.name;
+      if (ends_dense) continue;
+      const Promise& promise = plan.tensors.at("stage1_0.conv2.weight");
+      EXPECT_EQ(promise.axis == Axis::kBoth, recipe.name == "transposable");
+      EXPECT_EQ(promise.pattern.str(), pattern);
+      EXPECT_EQ(read_run_result(scratch / "run").eval.loss, result.eval.loss);
+    }
+  }
+}
+
+TEST(Export, ABrokenPromiseIsSeen) {
+  const ScratchFolder scratch;
+  SparsityPlan plan;
+  plan.tensors.emplace("w", Promise{Pattern(2, 4), Axis::kIn});
+  Metadata metadata;
+  plan.store_in(metadata);
+  write_tensors(scratch / "m.safetensors", {{"w", torch::ones({4, 4})}}, metadata);
+  EXPECT_EQ(broken_promise(scratch / "m.safetensors"), "w: 4 groups violate 2:4");
+}
+
+TEST(LoadModel, EvaluatesAsTheRunDid) {
+  for (const std::string recipe : {"s-ste", "transposable", "lbc", "dense"}) {
+    const ScratchFolder scratch;
+    const RunOptions options = small_run("cnn", recipe);
+    Trainer trainer = Trainer::begin(scratch / "run", make_parts(options));
+    trainer.advance(options.steps);
+    const RunResult result = trainer.finish();
+    RunParts parts = load_model(scratch / "run");
+    const EvalReport again = evaluate(*parts.model, *parts.source, options.batch, 0);
+    EXPECT_NEAR(again.loss, result.eval.loss, 1e-5) << recipe;
+    EXPECT_EQ(again.accuracy, result.eval.accuracy) << recipe;
+  }
+  EXPECT_TRUE(contains(message_of([] { load_model("/nowhere"); }), "no run there"));
+}
+
+// ─── comparing ───
+
+TEST(Compare, BeginsAlikeAndGoesOnWhereItWasStopped) {
+  const ScratchFolder scratch;
+  CompareOptions options;
+  options.run = small_run("mlp");
+  options.recipes = {"dense", "sr-ste", "t-sr-ste@1:4"};
+  options.patterns = {"2:4"};
+  options.seeds = 2;
+  std::atomic<int> stop{0};
+  const auto nothing = compare(scratch / "a", options, &stop, [&](double done) {
+    if (done > 0.3) stop = 1;
+  });
+  EXPECT_FALSE(nothing);
+  double done = 0;
+  const auto result = compare(scratch / "a", options, nullptr, [&](double now) { done = now; });
+  ASSERT_TRUE(result);
+  EXPECT_EQ(done, 1.0);
+  const auto whole = compare(scratch / "b", options, nullptr, [](double) {});
+  ASSERT_EQ(result->rows.size(), 3u);
+  EXPECT_EQ(result->metric, "eval_accuracy");
+  EXPECT_EQ(result->rows[0].recipe, "dense");
+  EXPECT_EQ(result->rows[1].check, "ok");
+  EXPECT_EQ(result->rows[2].pattern, "1:4");
+  EXPECT_EQ(result->rows[2].check, "dense by design");
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(result->rows[i].metrics, whole->rows[i].metrics) << "stopped or not";
+    EXPECT_EQ(result->rows[i].metrics.size(), 2u);
+    EXPECT_GT(result->rows[i].step_ratio, 0.0);
+  }
+  // Done already: nothing is trained again. Other options: refused.
+  EXPECT_TRUE(compare(scratch / "a", options, nullptr, [](double) { FAIL(); }));
+  options.run.steps = 13;
+  EXPECT_TRUE(contains(
+      message_of([&] { compare(scratch / "a", options, nullptr, [](double) {}); }),
+      "a run with --steps 12, and 13 is asked for"));
+}
+
+// The same first weights and data: the first loss is that of the same numbers, dense or not.
+TEST(Compare, GivesEveryRunTheSameStart) {
+  const ScratchFolder scratch;
+  std::vector<double> first;
+  for (const std::string recipe : {"dense", "lbc"}) {  // lbc begins dense
+    Notes notes;
+    Trainer trainer = Trainer::begin(scratch / recipe, make_parts(small_run("mlp", recipe)),
+                                     listening(notes));
+    trainer.advance(1);
+    first.push_back(notes.losses[0]);
+  }
+  EXPECT_EQ(first[0], first[1]);
+}
+
+}  // namespace
+}  // namespace weft::test
