@@ -26,6 +26,7 @@ class BenchGemmCommand : public Command {
     flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
     flags.integer("--threads", threads_, 0, kMaxThreads,
                   "Threads; 0 runs with one thread, then with all");
+    flags.flag("--brief", brief_, "Only the means: a table that fits 80 columns");
     flags.flag("--json", json_, "Print JSON");
   }
 
@@ -43,7 +44,7 @@ class BenchGemmCommand : public Command {
     const auto records =
         bench::bench_gemm(plan, [&](double fraction) { progress.reach(fraction); });
     progress.finish();
-    json_ ? report_json(records) : report(records);
+    json_ ? report_json(records) : brief_ ? report_briefly(records) : report(records);
     return 0;
   }
 
@@ -83,6 +84,12 @@ class BenchGemmCommand : public Command {
     }
     print("\n" + geometric_means(records));
     report_environment(records);
+  }
+
+  static void report_briefly(const std::vector<bench::GemmRecord>& records) {
+    print(geometric_means(records));
+    const bench::Environment where = bench::environment();
+    print(fmt::format("dense time / sparse time, without packing. {}, {}\n", where.cpu, where.isa));
   }
 
   // Over the shapes with many tokens, as the issue of speed is usually put.
@@ -186,7 +193,7 @@ class BenchGemmCommand : public Command {
   std::vector<std::string> patterns_ = {"2:4", "2:4x2", "1:4", "2:8", "1:4x2", "1:8", "1:16"};
   std::vector<std::string> ops_ = {"fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"};
   int64_t rounds_ = 5, threads_ = 0;
-  bool json_ = false;
+  bool brief_ = false, json_ = false;
 };
 
 }  // namespace

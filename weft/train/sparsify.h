@@ -32,7 +32,8 @@ struct TrainingPlan {
   std::vector<LayerRule> rules;
   std::string recipe = "s-ste";  // of layers that no rule matches
   Pattern pattern{2, 4};
-  bool first_and_last_dense = true;  // of layers that no rule matches
+  bool first_and_last_dense =
+      true;  // of layers that no rule matches; the first may be an embedding
 
   int64_t total_steps = 0;
   uint64_t seed = 0;

@@ -103,7 +103,7 @@ class Layer : public torch::nn::Module {
 
   // `retained` looks at every weight; without `costly` it is left out, as 1.
   LayerTelemetry telemetry(bool costly = true);
-  void clear_times();
+  void clear_times();  // and the cosine
   // The cosine of bi-mask takes another, plain product per backward pass.
   void measure_cosine(bool measure) { measure_cosine_ = measure; }
 

@@ -129,7 +129,7 @@ CompareRow row_of(const std::filesystem::path& folder, const CompareOptions& opt
     row.products = result.products;
     row.file_bytes = result.packed_bytes > 0 ? result.packed_bytes : result.model_bytes;
     const std::string problem = broken_promise(where / "model.safetensors");
-    const std::string found = !problem.empty()       ? problem
+    const std::string found = !problem.empty()        ? problem
                               : entry.pattern.empty() ? "dense"
                               : result.ends_dense     ? "dense by design"
                                                       : "ok";
@@ -219,7 +219,8 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
   }
   const bool text = DataSpec::parse(options.run.data).kind == DataKind::kText;
   CompareResult result{text ? "eval_loss" : "eval_accuracy", {}};
-  for (const CompareEntry& entry : entries) result.rows.push_back(row_of(folder, options, entry, text));
+  for (const CompareEntry& entry : entries)
+    result.rows.push_back(row_of(folder, options, entry, text));
   return result;
 }
 

@@ -13,7 +13,7 @@
 namespace weft {
 
 struct CompareOptions {
-  RunOptions run;                     // recipe, pattern and seed are those of each run
+  RunOptions run;  // recipe, pattern and seed are those of each run
   // "sr-ste", at every pattern, or "sr-ste@1:4", at this one. "dense" is added, for the times.
   std::vector<std::string> recipes;
   std::vector<std::string> patterns;
@@ -25,14 +25,14 @@ struct CompareRow {
   std::string pattern;  // empty for dense
   std::vector<double> metrics;
   double mean = 0.0;
-  double sd = 0.0;  // of the sample; 0 for one run
+  double sd = 0.0;          // of the sample; 0 for one run
   double step_ratio = 1.0;  // time of the dense run / time of this one, whole runs, mean over seeds
   double ratio_low = 1.0, ratio_high = 1.0;
   double step_seconds = 0.0;
   double density = 1.0;
   double flip_rate = 0.0;
-  std::string products;  // that ran sparse
-  std::string check;     // "ok", "dense by design", "dense", or what is wrong
+  std::string products;     // that ran sparse
+  std::string check;        // "ok", "dense by design", "dense", or what is wrong
   uint64_t file_bytes = 0;  // of the model; packed, if that was asked for and there are zeros
 };
 

@@ -1,7 +1,5 @@
 #include "weft/train/trainer/export_model.h"
 
-#include <set>
-
 #include "weft/core/text.h"
 #include "weft/pack/packed_file.h"
 #include "weft/train/layers/layer.h"
@@ -36,26 +34,34 @@ SparsityPlan promises_of(Model& model) {
   return plan;
 }
 
+std::set<const void*> recipe_tensors(Model& model) {
+  std::set<const void*> found;
+  for (const auto& [name, layer] : layers_of(model)) {
+    if (layer->scores.defined()) found.insert(layer->scores.unsafeGetTensorImpl());
+    for (const torch::Tensor& buffer : layer->buffers(/*recurse=*/false)) {
+      found.insert(buffer.unsafeGetTensorImpl());
+    }
+  }
+  return found;
+}
+
 void export_model(const std::filesystem::path& path, Model& model) {
+  const std::set<const void*> of_recipes = recipe_tensors(model);
   std::map<std::string, std::shared_ptr<Layer>> layer_of;  // by the name of its weight
-  std::set<std::string> of_recipes;                        // tensors that train and do not compute
   for (const auto& [name, layer] : layers_of(model)) {
     layer_of[parameter_name(name, "weight")] = layer;
-    of_recipes.insert(parameter_name(name, "scores"));
-    for (const auto& buffer : layer->named_buffers(/*recurse=*/false)) {
-      of_recipes.insert(parameter_name(name, buffer.key().c_str()));
-    }
   }
   NamedTensors tensors;
   for (const auto& parameter : model.named_parameters()) {
-    if (of_recipes.contains(parameter.key())) continue;
+    if (of_recipes.contains(parameter.value().unsafeGetTensorImpl())) continue;
     const auto layer = layer_of.find(parameter.key());
     tensors.emplace_back(parameter.key(), layer == layer_of.end()
                                               ? parameter.value().detach()
                                               : layer->second->effective_weight());
   }
   for (const auto& buffer : model.named_buffers()) {
-    if (!of_recipes.contains(buffer.key())) tensors.emplace_back(buffer.key(), buffer.value());
+    if (of_recipes.contains(buffer.value().unsafeGetTensorImpl())) continue;
+    tensors.emplace_back(buffer.key(), buffer.value());
   }
   Metadata metadata = {{"format", "pt"}};
   promises_of(model).store_in(metadata);

@@ -2,15 +2,19 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 
 #include "weft/checkpoint/plan.h"
 #include "weft/train/models/model.h"
 
 namespace weft {
 
-// The patterns that the weights of sparse layers have now, by tensor: along both axes for masks that
-// are transposable.
+// The patterns that the weights of sparse layers have now, by tensor: along both axes for masks
+// that are transposable.
 SparsityPlan promises_of(Model& model);
+
+// Parameters and buffers that belong to recipes and not to the model: scores, masks, counters.
+std::set<const void*> recipe_tensors(Model& model);
 
 // A safetensors file with the parameters under their names (of sparse layers, the operand of the
 // forward product) and the buffers that belong to the model and not to a recipe; `weft check` holds

@@ -4,6 +4,7 @@
 
 #include "weft/checkpoint/plan.h"
 #include "weft/core/text.h"
+#include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/tensor_file.h"
 
 namespace weft {
@@ -13,8 +14,7 @@ void copy_tensor(torch::Tensor to, const std::string& name, const TensorFile& fi
                  const std::string& path) {
   const auto found = file.tensors.find(name);
   WEFT_CHECK(found != file.tensors.end(), "{}: tensor '{}' is missing", path, name);
-  WEFT_CHECK(found->second.sizes() == to.sizes() &&
-                 found->second.scalar_type() == to.scalar_type(),
+  WEFT_CHECK(found->second.sizes() == to.sizes() && found->second.scalar_type() == to.scalar_type(),
              "{}: tensor '{}' is not of the type and shape that the model has", path, name);
   to.copy_(found->second);
 }
@@ -49,19 +49,15 @@ RunParts load_model(const std::filesystem::path& folder, const std::string& data
              printable(folder.string(), 4096));
   const TensorFile file = read_tensors(path);
   const std::string name = printable(path.string(), 4096);
-  std::set<std::string> states;  // of recipes: not in the file
-  for (const auto& [layer_name, layer] : layers_of(*parts.model)) {
-    for (const auto& buffer : layer->named_buffers(/*recurse=*/false)) {
-      states.insert(layer_name + "." + buffer.key());
-    }
-  }
+  const std::set<const void*> of_recipes = recipe_tensors(*parts.model);
   {
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : parts.model->named_parameters()) {
       copy_tensor(parameter.value(), parameter.key(), file, name);
     }
     for (const auto& buffer : parts.model->named_buffers()) {
-      if (!states.contains(buffer.key())) copy_tensor(buffer.value(), buffer.key(), file, name);
+      if (of_recipes.contains(buffer.value().unsafeGetTensorImpl())) continue;
+      copy_tensor(buffer.value(), buffer.key(), file, name);
     }
   }
   auto planner = std::make_shared<Planner>();
