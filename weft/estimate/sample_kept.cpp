@@ -1,0 +1,168 @@
+// Sampling without scales: the kept entries of a group go to slots, all cells at once.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "weft/estimate/sample_kept.cpp"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "weft/estimate/groups-inl.h"
+#include "weft/estimate/sample_columns.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+
+// A group of tokens, and a whole vector of cells.
+struct GroupTile {
+  const KeptJob& job;
+  int64_t token;  // the first
+  int rows;
+  int64_t cell;  // the first
+  int64_t slot;  // the first
+
+  const float* magnitudes() const {
+    return job.magnitudes + token * job.planes.stride + cell;
+  }
+};
+
+// The slots of a group while they fill: which entry, and something of it. kRows, kKeep: if known
+// when compiled, else 0.
+template <int kRows, int kKeep>
+class Slots {
+ public:
+  HWY_INLINE Slots(int rows, int keep) : rows_(rows), keep_(keep) {
+    for (int j = 0; j < this->keep(); ++j) index_[j] = what_[j] = hn::Zero(DI());
+  }
+
+  HWY_INLINE int rows() const { return kRows > 0 ? kRows : rows_; }
+  HWY_INLINE int keep() const { return kKeep > 0 ? kKeep : keep_; }
+  HWY_INLINE VI what(int j) const { return what_[j]; }
+
+  // Entry i, in order; `picked` are kept up to and with it. As keep are kept in the end, at least
+  // keep - (entries after i) are by now.
+  template <class M>
+  HWY_INLINE void Add(int i, M kept, VI picked, VI what) {
+    const DI di;
+    for (int j = First(i); j <= Last(i); ++j) {
+      const auto here = keep() == 1 ? kept : hn::And(kept, hn::Eq(picked, hn::Set(di, j + 1)));
+      index_[j] = hn::IfThenElse(here, hn::Set(di, i), index_[j]);
+      what_[j] = hn::IfThenElse(here, what, what_[j]);
+    }
+  }
+
+  // Slot j, to memory, the members times its scale.
+  HWY_INLINE void Store(int j, VF scale, const GroupTile& tile) const {
+    const DF df;
+    const DI di;
+    const MemberPlanes& planes = tile.job.planes;
+    const int64_t slot = tile.slot + j;
+    hn::Store(hn::Add(index_[j], hn::Set(di, static_cast<int32_t>(tile.token))), di,
+              tile.job.indices + slot * planes.stride + tile.cell);
+    const float* from = planes.data + tile.token * planes.stride + tile.cell;
+    float* to = tile.job.values + slot * planes.share * planes.stride + tile.cell;
+    for (int64_t m = 0; m < planes.share; ++m, from += planes.size, to += planes.stride) {
+      VF value = hn::Load(df, from + j * planes.stride);  // j is the first that may be there
+      for (int i = j + 1; i <= j + rows() - keep(); ++i) {
+        const auto here = hn::RebindMask(df, hn::Eq(index_[j], hn::Set(di, i)));
+        value = hn::IfThenElse(here, hn::Load(df, from + i * planes.stride), value);
+      }
+      hn::Store(hn::Mul(value, scale), df, to);
+    }
+  }
+
+ private:
+  HWY_INLINE int First(int i) const { return HWY_MAX(0, keep() - (rows() - i)); }
+  HWY_INLINE int Last(int i) const { return HWY_MIN(i, keep() - 1); }
+
+  static constexpr int kCapacity = kKeep > 0 ? kKeep : Pattern::kMaxGroup;
+  VI index_[kCapacity];
+  VI what_[kCapacity];
+  int rows_;
+  int keep_;
+};
+
+template <int kRows, int kKeep>
+HWY_NOINLINE void KeepExact(const GroupTile& tile, VU word) {
+  Slots<kRows, kKeep> slots(tile.rows, tile.job.keep);
+  SampleExact<kRows>(tile.magnitudes(), tile.job.planes.stride, tile.rows, slots.keep(), word,
+                     [&](int i, auto kept, VI picked, VI units) {
+                       slots.Add(i, kept, picked, units);
+                     });
+  for (int j = 0; j < slots.keep(); ++j) slots.Store(j, ScaleOf(slots.what(j)), tile);
+}
+
+// rows > 2
+HWY_NOINLINE void KeepTwoDraw(const GroupTile& tile, VU word0, VU word1) {
+  const DF df;
+  const DI di;
+  constexpr size_t kLanes = hn::MaxLanes(DF());
+  HWY_ALIGN float scales[4 * kLanes];
+  SampleTwoDraw(tile.magnitudes(), tile.job.planes.stride, tile.rows, word0, word1, scales, kLanes);
+  Slots<0, 2> slots(tile.rows, 2);
+  VI picked = hn::Zero(di);
+  for (int i = 0; i < tile.rows; ++i) {
+    const VI scale = hn::BitCast(di, hn::Load(df, scales + static_cast<size_t>(i) * kLanes));
+    const auto kept = hn::Gt(scale, hn::Zero(di));
+    picked = hn::Sub(picked, hn::VecFromMask(di, kept));
+    slots.Add(i, kept, picked, scale);
+  }
+  for (int j = 0; j < 2; ++j) slots.Store(j, hn::BitCast(df, slots.what(j)), tile);
+}
+
+// All of a group that has no more than it may keep.
+HWY_NOINLINE void KeepAll(const GroupTile& tile) {
+  Slots<0, 0> slots(tile.rows, tile.rows);
+  const DI di;
+  for (int i = 0; i < tile.rows; ++i) {
+    slots.Add(i, hn::FirstN(di, hn::Lanes(di)), hn::Set(di, i + 1), hn::Zero(di));
+    slots.Store(i, hn::Set(DF(), 1.0f), tile);
+  }
+}
+
+// The patterns that train best have code of their own.
+HWY_INLINE void KeepGroup(const GroupTile& tile, VU word0, VU word1) {
+  const int keep = tile.job.keep;
+  if (tile.rows <= keep) return KeepAll(tile);
+  if (tile.job.sampler == Sampler::kTwoDraw) return KeepTwoDraw(tile, word0, word1);
+  if (tile.rows == 4 && keep == 2) return KeepExact<4, 2>(tile, word0);
+  if (tile.rows == 4 && keep == 1) return KeepExact<4, 1>(tile, word0);
+  if (tile.rows == 8 && keep == 1) return KeepExact<8, 1>(tile, word0);
+  if (tile.rows == 8) return KeepExact<8, 0>(tile, word0);
+  KeepExact<0, 0>(tile, word0);
+}
+
+void SampleKept(const KeptJob& job) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
+  const int words_per_group = job.sampler == Sampler::kTwoDraw ? 2 : 1;
+  const int64_t per_draw = 4 / words_per_group;
+  const int64_t groups = (job.tokens + job.group - 1) / job.group;
+  for (int64_t begin = 0; begin < groups;) {
+    const int64_t draw = (job.first_group + begin) / per_draw;
+    const int64_t in_draw = (job.first_group + begin) % per_draw;
+    const int64_t end = HWY_MIN(groups, begin + per_draw - in_draw);
+    for (int64_t cell = 0; cell < job.planes.stride; cell += lanes) {
+      const Words words = DrawWords(job.key, static_cast<uint64_t>(draw),
+                                    static_cast<uint32_t>(job.first_cell + cell));
+      int64_t word = in_draw * words_per_group;
+      for (int64_t g = begin; g < end; ++g, word += words_per_group) {
+        const int64_t token = g * job.group;
+        const int rows = static_cast<int>(HWY_MIN(job.group, job.tokens - token));
+        KeepGroup({job, token, rows, cell, g * job.keep}, words.of[word], words.of[(word + 1) % 4]);
+      }
+    }
+    begin = end;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weft {
+
+HWY_EXPORT(SampleKept);
+
+void sample_kept(const KeptJob& job) { HWY_DYNAMIC_DISPATCH(SampleKept)(job); }
+
+}  // namespace weft
+#endif
