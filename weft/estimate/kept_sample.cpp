@@ -79,7 +79,8 @@ void KeptSample::arrange(MatrixView<const float> g) {
   }
 }
 
-void KeptSample::draw(MatrixView<const float> g, const SampleOptions& options) {
+void KeptSample::draw(MatrixView<const float> g, const SampleOptions& options,
+                      MatrixView<const float> next) {
   WEFT_CHECK(options.pattern == pattern_ && g.cols == outs_ && g.rows <= tokens_,
              "a tile of {} x {} for {}, made for {} x {} and {}", g.rows, g.cols,
              options.pattern.str(), tokens_, outs_, pattern_.str());
@@ -94,6 +95,7 @@ void KeptSample::draw(MatrixView<const float> g, const SampleOptions& options) {
     job.magnitudes = norms_.data();
   }
   job.tokens = g.rows;
+  job.next = next;
   job.values = values_.data();
   job.indices = indices_.data();
   job.keep = pattern_.keep();

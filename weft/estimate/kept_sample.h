@@ -23,7 +23,10 @@ class KeptSample {
   KeptSample(const Pattern& pattern, int64_t tokens, int64_t outs);
 
   // g: [tokens, outs], beginning with a group and a block; the pattern that of the constructor.
-  void draw(MatrixView<const float> g, const SampleOptions& options);
+  // `next`: the tile that comes after, whose lines are fetched meanwhile: a few lines here and
+  // there, a row of the gradient apart, are nothing that a CPU foresees.
+  void draw(MatrixView<const float> g, const SampleOptions& options,
+            MatrixView<const float> next = {});
 
   int64_t cells() const { return cells_; }
   int64_t slots() const { return slots_; }

@@ -46,6 +46,7 @@ struct KeptJob {
   MemberPlanes planes;
   const float* magnitudes = nullptr;  // [tokens, planes.stride]
   int64_t tokens = 0;                 // beginning with a group
+  MatrixView<const float> next;       // to be fetched meanwhile
   float* values = nullptr;            // [slots, share, planes.stride]
   int32_t* indices = nullptr;         // [slots, planes.stride]
   int keep = 1;

@@ -1,6 +1,7 @@
 // Sampling without scales: the kept entries of a group go to slots, all cells at once.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/estimate/sample_kept.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
@@ -130,16 +131,26 @@ HWY_INLINE void KeepGroup(const GroupTile& tile, VU word0, VU word1) {
   KeepExact<0, 0>(tile, word0);
 }
 
+// The rows of parts [part, part + count) of `parts`.
+HWY_INLINE void Fetch(MatrixView<const float> next, int64_t part, int64_t count, int64_t parts) {
+  constexpr int64_t kLine = 16;
+  for (int64_t t = next.rows * part / parts; t < next.rows * (part + count) / parts; ++t) {
+    for (int64_t o = 0; o < next.cols; o += kLine) hwy::Prefetch(next.row(t) + o);
+  }
+}
+
 void SampleKept(const KeptJob& job) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(DF()));
   const int words_per_group = job.sampler == Sampler::kTwoDraw ? 2 : 1;
   const int64_t per_draw = 4 / words_per_group;
   const int64_t groups = (job.tokens + job.group - 1) / job.group;
+  const int64_t vectors = job.planes.stride / lanes;
   for (int64_t begin = 0; begin < groups;) {
     const int64_t draw = (job.first_group + begin) / per_draw;
     const int64_t in_draw = (job.first_group + begin) % per_draw;
     const int64_t end = HWY_MIN(groups, begin + per_draw - in_draw);
     for (int64_t cell = 0; cell < job.planes.stride; cell += lanes) {
+      Fetch(job.next, begin * vectors + (cell / lanes) * (end - begin), (end - begin), groups * vectors);
       const Words words = DrawWords(job.key, static_cast<uint64_t>(draw),
                                     static_cast<uint32_t>(job.first_cell + cell));
       int64_t word = in_draw * words_per_group;

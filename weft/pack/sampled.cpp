@@ -13,6 +13,7 @@
 #include "weft/estimate/kept_sample.h"
 #include "weft/pack/pack.h"
 #include "weft/pack/panel_layout.h"
+#include "weft/pack/place_slots.h"
 #include "weft/pack/sections.h"
 
 namespace weft {
@@ -63,7 +64,8 @@ class SampledPacker : public PanelLayout {
     for (int64_t image = 0; image < g_.images; ++image) {
       for (int64_t first = 0; first < g_.positions; first += chunk_) {
         const int64_t tokens = std::min(chunk_, g_.positions - first);
-        sample.draw(tile(item, image, first, tokens, turned), options_at(item, image, first));
+        sample.draw(tile(item, image, first, tokens, turned), options_at(item, image, first),
+                    tile_after(item, image, first));
         place(image * g_.positions + first, tokens, sample, to);
       }
     }
@@ -122,21 +124,22 @@ class SampledPacker : public PanelLayout {
   // Slots that are all in one panel.
   void place_groups(int64_t depth, int64_t panel, int64_t slot, int64_t end,
                     const KeptSample& sample, Cells& to) const {
-    const int64_t stride = sample.stride(), share = header_.share;
-    const auto line = static_cast<uint32_t>(header_.tile_width * 4);
-    const auto base = static_cast<uint32_t>((depth - panel_begin(panel)) * line);
-    for (int64_t c = 0; c < sample.cells(); ++c) {
-      uint32_t& next = enter(c, panel, to);
-      uint16_t* offsets = to.offsets + next;
-      float* values = to.values + next * share;
-      for (int64_t s = slot; s < end; ++s) {
-        const auto index = static_cast<uint32_t>(sample.indices()[s * stride + c]);
-        *offsets++ = static_cast<uint16_t>(base + index * line);
-      }
-      for (int64_t r = slot * share; r < end * share; ++r) {
-        *values++ = sample.values()[r * stride + c];
-      }
-      next += static_cast<uint32_t>(end - slot);
+    PlaceJob job;
+    job.cells = sample.cells();
+    job.slots = end - slot;
+    job.share = header_.share;
+    job.stride = sample.stride();
+    job.values = sample.values() + slot * job.share * job.stride;
+    job.indices = sample.indices() + slot * job.stride;
+    job.line = static_cast<int32_t>(header_.tile_width * 4);
+    job.base = static_cast<int32_t>(depth - panel_begin(panel)) * job.line;
+    for (int64_t c = 0; c < job.cells; ++c) enter(c, panel, to);
+    job.next = to.next.data();
+    job.offsets = to.offsets;
+    job.to = to.values;
+    place_slots(job);
+    for (int64_t c = 0; c < job.cells; ++c) {
+      to.next[static_cast<size_t>(c)] += static_cast<uint32_t>(job.slots);
     }
   }
 
@@ -200,6 +203,14 @@ class SampledPacker : public PanelLayout {
       }
     }
     return {turned.data(), tokens, outs, stride};
+  }
+
+  // What the tile after this one will read of the image; nothing of a gradient that is turned.
+  MatrixView<const float> tile_after(int64_t item, int64_t image, int64_t first_token) const {
+    const int64_t next = first_token + chunk_;
+    if (g_.out_step != 1 || next >= g_.positions) return {};
+    AlignedBuffer<float> none;
+    return tile(item, image, next, std::min(chunk_, g_.positions - next), none);
   }
 
   const Gradient& g_;
