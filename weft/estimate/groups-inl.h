@@ -245,8 +245,8 @@ class Groups {
 
 HWY_INLINE VI Uniform(VU word) { return hn::BitCast(DI(), hn::ShiftRight<32 - kUnitBits>(word)); }
 
-// Entry i is kept if one of u, u + kUnit, ... lies on its part of the line. Calls emit(i, where it
-// is kept, how many are kept up to and with it, its units) in order.
+// Entry i is kept if one of u, u + kUnit, ... lies on its part of the line. Calls emit(i, how
+// many are kept before it, how many with it, its units) in order.
 template <int kRows, typename Emit>
 HWY_INLINE void SampleExact(const float* from, int64_t from_stride, int count, int keep, VU word,
                             Emit emit) {
@@ -259,7 +259,7 @@ HWY_INLINE void SampleExact(const float* from, int64_t from_stride, int count, i
     const VI units = groups.units(i);
     line = hn::Add(line, units);
     const VI picked = hn::ShiftRight<kUnitBits>(line);
-    emit(i, hn::Gt(picked, before), picked, units);
+    emit(i, before, picked, units);
     before = picked;
   }
 }

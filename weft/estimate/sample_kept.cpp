@@ -30,23 +30,25 @@ struct GroupTile {
 template <int kRows, int kKeep>
 class Slots {
  public:
-  HWY_INLINE Slots(int rows, int keep) : rows_(rows), keep_(keep) {
-    for (int j = 0; j < this->keep(); ++j) index_[j] = what_[j] = hn::Zero(DI());
-  }
+  HWY_INLINE Slots(int rows, int keep) : rows_(rows), keep_(keep) {}
 
   HWY_INLINE int rows() const { return kRows > 0 ? kRows : rows_; }
   HWY_INLINE int keep() const { return kKeep > 0 ? kKeep : keep_; }
   HWY_INLINE VI what(int j) const { return what_[j]; }
 
-  // Entry i, in order; `picked` are kept up to and with it. As keep are kept in the end, at least
-  // keep - (entries after i) are by now.
-  template <class M>
-  HWY_INLINE void Add(int i, M kept, VI picked, VI what) {
+  // Entry i, in order, of which `before` are kept before it: it takes the place of the one before
+  // in every slot that is not full, so that in the end each slot has the one that filled it. Slot j
+  // is full by entry rows - keep + j, and not before entry j.
+  HWY_INLINE void Add(int i, VI before, VI what) {
     const DI di;
-    for (int j = First(i); j <= Last(i); ++j) {
-      const auto here = keep() == 1 ? kept : hn::And(kept, hn::Eq(picked, hn::Set(di, j + 1)));
-      index_[j] = hn::IfThenElse(here, hn::Set(di, i), index_[j]);
-      what_[j] = hn::IfThenElse(here, what, what_[j]);
+    for (int j = HWY_MAX(0, keep() - (rows() - i)); j < HWY_MIN(i, keep()); ++j) {
+      const auto open = hn::Gt(hn::Set(di, j + 1), before);
+      index_[j] = hn::IfThenElse(open, hn::Set(di, i), index_[j]);
+      what_[j] = hn::IfThenElse(open, what, what_[j]);
+    }
+    if (i < keep()) {
+      index_[i] = hn::Set(di, i);
+      what_[i] = what;
     }
   }
 
@@ -71,9 +73,6 @@ class Slots {
   }
 
  private:
-  HWY_INLINE int First(int i) const { return HWY_MAX(0, keep() - (rows() - i)); }
-  HWY_INLINE int Last(int i) const { return HWY_MIN(i, keep() - 1); }
-
   static constexpr int kCapacity = kKeep > 0 ? kKeep : Pattern::kMaxGroup;
   VI index_[kCapacity];
   VI what_[kCapacity];
@@ -85,9 +84,7 @@ template <int kRows, int kKeep>
 HWY_NOINLINE void KeepExact(const GroupTile& tile, VU word) {
   Slots<kRows, kKeep> slots(tile.rows, tile.job.keep);
   SampleExact<kRows>(tile.magnitudes(), tile.job.planes.stride, tile.rows, slots.keep(), word,
-                     [&](int i, auto kept, VI picked, VI units) {
-                       slots.Add(i, kept, picked, units);
-                     });
+                     [&](int i, VI before, VI, VI units) { slots.Add(i, before, units); });
   for (int j = 0; j < slots.keep(); ++j) slots.Store(j, ScaleOf(slots.what(j)), tile);
 }
 
@@ -102,9 +99,8 @@ HWY_NOINLINE void KeepTwoDraw(const GroupTile& tile, VU word0, VU word1) {
   VI picked = hn::Zero(di);
   for (int i = 0; i < tile.rows; ++i) {
     const VI scale = hn::BitCast(di, hn::Load(df, scales + static_cast<size_t>(i) * kLanes));
-    const auto kept = hn::Gt(scale, hn::Zero(di));
-    picked = hn::Sub(picked, hn::VecFromMask(di, kept));
-    slots.Add(i, kept, picked, scale);
+    slots.Add(i, picked, scale);
+    picked = hn::Sub(picked, hn::VecFromMask(di, hn::Gt(scale, hn::Zero(di))));
   }
   for (int j = 0; j < 2; ++j) slots.Store(j, hn::BitCast(df, slots.what(j)), tile);
 }
@@ -114,7 +110,7 @@ HWY_NOINLINE void KeepAll(const GroupTile& tile) {
   Slots<0, 0> slots(tile.rows, tile.rows);
   const DI di;
   for (int i = 0; i < tile.rows; ++i) {
-    slots.Add(i, hn::FirstN(di, hn::Lanes(di)), hn::Set(di, i + 1), hn::Zero(di));
+    slots.Add(i, hn::Set(di, i), hn::Zero(di));
     slots.Store(i, hn::Set(DF(), 1.0f), tile);
   }
 }

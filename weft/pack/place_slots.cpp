@@ -2,6 +2,7 @@
 // slots for every cell, 2:4 (AVX2, AMD Zen 3): @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/pack/place_slots.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
@@ -90,6 +91,10 @@ HWY_INLINE void PlaceCells(const PlaceJob& job, int64_t cell, int64_t cells) {
     float* to = job.to + int64_t{job.next[c]} * job.share;
     for (int64_t r = first_row; r < rows; ++r) to[r] = job.values[r * job.stride + c];
     uint16_t* offsets = job.offsets + job.next[c];
+    if (job.fetch) {
+    hwy::Prefetch(to + rows); hwy::Prefetch(to + rows + 16);
+    hwy::Prefetch(offsets + job.slots + 16);
+    }
     for (int64_t s = first_slot; s < job.slots; ++s) {
       offsets[s] = static_cast<uint16_t>(job.base + job.indices[s * job.stride + c] * job.line);
     }

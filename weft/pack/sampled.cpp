@@ -89,7 +89,8 @@ class SampledPacker : public PanelLayout {
   // Whole draws of random numbers; 32 tokens or more, and 8 slots.
   static int64_t tile_tokens(const PackHeader& header) {
     const int draws = std::max(8 / header.group, header.keep == 1 ? 2 : 1);
-    return 4 * header.group * std::max(1, draws);
+    static const int mul = getenv("MUL") ? atoi(getenv("MUL")) : 1;
+    return 4 * header.group * std::max(1, draws) * mul;
   }
 
   // 1 or 0: scales are positive or zero.
@@ -137,6 +138,8 @@ class SampledPacker : public PanelLayout {
     job.next = to.next.data();
     job.offsets = to.offsets;
     job.to = to.values;
+    static const bool fetch = getenv("NOFETCH") == nullptr;
+    job.fetch = fetch;
     place_slots(job);
     for (int64_t c = 0; c < job.cells; ++c) {
       to.next[static_cast<size_t>(c)] += static_cast<uint32_t>(job.slots);
