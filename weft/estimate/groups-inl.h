@@ -248,11 +248,8 @@ HWY_INLINE VI Uniform(VU word) { return hn::BitCast(DI(), hn::ShiftRight<32 - kU
 // Entry i is kept if one of u, u + kUnit, ... lies on its part of the line. Calls emit(i, how
 // many are kept before it, how many with it, its units) in order.
 template <int kRows, typename Emit>
-HWY_INLINE void SampleExact(const float* from, int64_t from_stride, int count, int keep, VU word,
-                            Emit emit) {
+HWY_INLINE void DrawExact(const Groups<kRows>& groups, VU word, Emit emit) {
   const DI di;
-  Groups<kRows> groups(from, from_stride, count);
-  groups.FindUnits(keep);
   VI line = hn::Sub(hn::Set(di, kUnit - 1), Uniform(word));
   VI before = hn::Zero(di);
   for (int i = 0; i < groups.rows(); ++i) {

@@ -18,7 +18,9 @@ template <int kRows>
 HWY_INLINE void ExactScales(const float* from, int64_t from_stride, int count, int keep, VU word,
                             float* to, int64_t to_stride) {
   const DF df;
-  SampleExact<kRows>(from, from_stride, count, keep, word, [&](int i, VI before, VI picked, VI units) {
+  Groups<kRows> groups(from, from_stride, count);
+  groups.FindUnits(keep);
+  DrawExact(groups, word, [&](int i, VI before, VI picked, VI units) {
     const auto kept = hn::RebindMask(df, hn::Gt(picked, before));
     hn::StoreU(hn::IfThenElseZero(kept, ScaleOf(units)), df, to + i * to_stride);
   });

@@ -80,12 +80,18 @@ class Slots {
   int keep_;
 };
 
+// `count` groups, one after the other, with their words.
 template <int kRows, int kKeep>
-HWY_NOINLINE void KeepExact(const GroupTile& tile, VU word) {
-  Slots<kRows, kKeep> slots(tile.rows, tile.job.keep);
-  SampleExact<kRows>(tile.magnitudes(), tile.job.planes.stride, tile.rows, slots.keep(), word,
-                     [&](int i, VI before, VI, VI units) { slots.Add(i, before, units); });
-  for (int j = 0; j < slots.keep(); ++j) slots.Store(j, ScaleOf(slots.what(j)), tile);
+HWY_NOINLINE void KeepExact(GroupTile tile, const VU* words, int count) {
+  const int keep = kKeep > 0 ? kKeep : tile.job.keep;
+  for (int k = 0; k < count; ++k, tile.token += tile.rows, tile.slot += keep) {
+    Groups<kRows> groups(tile.magnitudes(), tile.job.planes.stride, tile.rows);
+    groups.FindUnits(keep);
+    Slots<kRows, kKeep> slots(tile.rows, keep);
+    DrawExact(groups, words[k],
+              [&](int i, VI before, VI, VI units) { slots.Add(i, before, units); });
+    for (int j = 0; j < keep; ++j) slots.Store(j, ScaleOf(slots.what(j)), tile);
+  }
 }
 
 // rows > 2
@@ -115,16 +121,21 @@ HWY_NOINLINE void KeepAll(const GroupTile& tile) {
   }
 }
 
-// The patterns that train best have code of their own.
-HWY_INLINE void KeepGroup(const GroupTile& tile, VU word0, VU word1) {
+// `count` groups of the same size, with their words. The patterns that train best have code of their
+// own.
+HWY_INLINE void KeepGroups(GroupTile tile, const VU* words, int count) {
   const int keep = tile.job.keep;
-  if (tile.rows <= keep) return KeepAll(tile);
-  if (tile.job.sampler == Sampler::kTwoDraw) return KeepTwoDraw(tile, word0, word1);
-  if (tile.rows == 4 && keep == 2) return KeepExact<4, 2>(tile, word0);
-  if (tile.rows == 4 && keep == 1) return KeepExact<4, 1>(tile, word0);
-  if (tile.rows == 8 && keep == 1) return KeepExact<8, 1>(tile, word0);
-  if (tile.rows == 8) return KeepExact<8, 0>(tile, word0);
-  KeepExact<0, 0>(tile, word0);
+  if (tile.rows <= keep || tile.job.sampler == Sampler::kTwoDraw) {
+    for (int k = 0; k < count; ++k, tile.token += tile.rows, tile.slot += keep) {
+      tile.rows <= keep ? KeepAll(tile) : KeepTwoDraw(tile, words[2 * k], words[2 * k + 1]);
+    }
+    return;
+  }
+  if (tile.rows == 4 && keep == 2) return KeepExact<4, 2>(tile, words, count);
+  if (tile.rows == 4 && keep == 1) return KeepExact<4, 1>(tile, words, count);
+  if (tile.rows == 8 && keep == 1) return KeepExact<8, 1>(tile, words, count);
+  if (tile.rows == 8) return KeepExact<8, 0>(tile, words, count);
+  KeepExact<0, 0>(tile, words, count);
 }
 
 // The rows of parts [part, part + count) of `parts`.
@@ -149,12 +160,15 @@ void SampleKept(const KeptJob& job) {
       Fetch(job.next, begin * vectors + (cell / lanes) * (end - begin), (end - begin), groups * vectors);
       const Words words = DrawWords(job.key, static_cast<uint64_t>(draw),
                                     static_cast<uint32_t>(job.first_cell + cell));
-      int64_t word = in_draw * words_per_group;
-      for (int64_t g = begin; g < end; ++g, word += words_per_group) {
-        const int64_t token = g * job.group;
-        const int rows = static_cast<int>(HWY_MIN(job.group, job.tokens - token));
-        KeepGroup({job, token, rows, cell, g * job.keep}, words.of[word], words.of[(word + 1) % 4]);
-      }
+      const VU* word = words.of + in_draw * words_per_group;
+      const int64_t whole = HWY_MIN(end, job.tokens / job.group) - begin;
+      GroupTile tile{job, begin * job.group, job.group, cell, begin * job.keep};
+      KeepGroups(tile, word, static_cast<int>(whole));
+      if (begin + whole == end) continue;
+      tile.token += whole * job.group;
+      tile.slot += whole * job.keep;
+      tile.rows = static_cast<int>(job.tokens - tile.token);
+      KeepGroups(tile, word + whole * words_per_group, 1);
     }
     begin = end;
   }
