@@ -127,7 +127,9 @@ class BlockBench {
 class PlainBlock : public torch::nn::Module {
  public:
   explicit PlainBlock(const BlockShape& shape) : shape_(shape) {
-    const auto norm = [&] { return torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width})); };
+    const auto norm = [&] {
+      return torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width}));
+    };
     norm1_ = register_module("norm1", norm());
     norm2_ = register_module("norm2", norm());
     qkv_ = register_module("qkv", torch::nn::Linear(shape.width, 3 * shape.width));
@@ -166,10 +168,10 @@ double plain_step(const BlockShape& shape, int torch_threads, const Inputs& inpu
   double best = INFINITY;
   for (int i = 0; i < 2; ++i) {
     best = std::min(best, step_milliseconds([&] {
-      optimizer->zero_grad();
-      block->forward(inputs.x).backward(inputs.g);
-      optimizer->step();
-    }));
+                      optimizer->zero_grad();
+                      block->forward(inputs.x).backward(inputs.g);
+                      optimizer->step();
+                    }));
   }
   at::set_num_threads(ours);
   set_threads(ours);
@@ -223,8 +225,7 @@ StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& 
   for (const std::string& recipe : plan.recipes) {
     for (const Pattern& pattern : plan.patterns) {
       names.emplace_back(recipe, pattern);
-      benches.push_back(
-          std::make_unique<BlockBench>(plan.shape, recipe, pattern, planner, inputs));
+      benches.push_back(std::make_unique<BlockBench>(plan.shape, recipe, pattern, planner, inputs));
       progress(0.4 * static_cast<double>(benches.size()) /
                static_cast<double>(plan.recipes.size() * plan.patterns.size()));
     }

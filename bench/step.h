@@ -45,12 +45,12 @@ struct StepRecord {
   Pattern pattern;
   double dense_ms;
   double step_ms;
-  Spread ratio;         // dense / step
-  double mask_ms;       // in step_ms, as the following
-  double pack_ms;       // with sampling
+  Spread ratio;    // dense / step
+  double mask_ms;  // in step_ms, as the following
+  double pack_ms;  // with sampling
   double fwd_ms, bwd_x_ms, bwd_w_ms;
-  double other_ms;      // attention, norms, GELU, the optimiser
-  std::string plan;     // of fc1: "sparse/sparse/dense"
+  double other_ms;   // attention, norms, GELU, the optimiser
+  std::string plan;  // of fc1: "sparse/sparse/dense"
 };
 
 struct StepRecords {

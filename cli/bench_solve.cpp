@@ -20,7 +20,8 @@ class BenchSolveCommand : public Command {
                 problem_in([](const std::string& text) { weft::solver(text); }));
     flags.integer("--size", plan_.size, 64, 32768, "Rows and columns of the matrix");
     flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
-    flags.number("--seconds", plan_.seconds, 0, 1e9, "Fewer rounds if they would take longer in all");
+    flags.number("--seconds", plan_.seconds, 0, 1e9,
+                 "Fewer rounds if they would take longer in all");
     flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of the weights");
     common_.threads = 1;
     common_.declare(flags);

@@ -39,7 +39,8 @@ class BenchStepCommand : public Command {
   }
 
   int run() override {
-    // Asked before anything sets them; and what torch starts with, it sets for OpenMP and so for us.
+    // Asked before anything sets them; and what torch starts with, it sets for OpenMP and so for
+    // us.
     const int all = threads();
     const int torch_threads = at::get_num_threads();
     set_threads(threads_ > 0 ? static_cast<int>(threads_) : all);
@@ -98,8 +99,8 @@ class BenchStepCommand : public Command {
   }
 
   double peak_of(const std::string& recipe, const std::string& pattern) const {
-    std::vector<std::string> arguments = {"bench", "step", "--only-memory", "--recipe", recipe,
-                                          "--pattern", pattern, "--plan", plan_};
+    std::vector<std::string> arguments = {"bench",     "step",  "--only-memory", "--recipe", recipe,
+                                          "--pattern", pattern, "--plan",        plan_};
     const auto add = [&](const char* flag, int64_t value) {
       arguments.insert(arguments.end(), {flag, fmt::format("{}", value)});
     };
@@ -128,16 +129,18 @@ class BenchStepCommand : public Command {
     }
     print(table.str());
     if (found.plain_ms) {
-      print(fmt::format("\nplain libtorch, {} threads: {:.0f} ms; weft's dense step is {:.2f} times "
-                        "as fast\n",
-                        torch_threads, *found.plain_ms, *found.plain_ms / found.dense_ms));
+      print(
+          fmt::format("\nplain libtorch, {} threads: {:.0f} ms; weft's dense step is {:.2f} times "
+                      "as fast\n",
+                      torch_threads, *found.plain_ms, *found.plain_ms / found.dense_ms));
     }
     const bench::Environment where = bench::environment();
-    print(fmt::format("\nA block of width {} and {}, {} tokens in sequences of {}, AdamW. memory: "
-                      "peak resident against dense.\nplan: fwd/bwd_x/bwd_w of fc1. {}, {}, {} "
-                      "threads, {}, commit {}\n",
-                      shape_.width, shape_.hidden, shape_.tokens, shape_.context, where.cpu,
-                      where.isa, where.threads, where.compiler, where.commit));
+    print(
+        fmt::format("\nA block of width {} and {}, {} tokens in sequences of {}, AdamW. memory: "
+                    "peak resident against dense.\nplan: fwd/bwd_x/bwd_w of fc1. {}, {}, {} "
+                    "threads, {}, commit {}\n",
+                    shape_.width, shape_.hidden, shape_.tokens, shape_.context, where.cpu,
+                    where.isa, where.threads, where.compiler, where.commit));
   }
 
   void report_json(const bench::StepRecords& found, const std::vector<double>& memory) const {

@@ -19,7 +19,9 @@ namespace weft::cli {
 namespace {
 
 struct Pipe {
-  Pipe() { WEFT_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: {}", std::strerror(errno)); }
+  Pipe() {
+    WEFT_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "cannot make a pipe: {}", std::strerror(errno));
+  }
   ~Pipe() {
     ::close(ends[0]);
     close_write();

@@ -32,8 +32,7 @@ class CliFlags : public Flags {
         ->check(CLI::Range(low, high).description(limited ? fmt::format("{}-{}", low, high) : ""))
         ->capture_default_str();
   }
-  void number(const char* name, double& value, double low, double high,
-              const char* help) override {
+  void number(const char* name, double& value, double low, double high, const char* help) override {
     app_.add_option(name, value, help)
         ->check(CLI::Range(low, high).description(""))
         ->capture_default_str();

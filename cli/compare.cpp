@@ -1,4 +1,5 @@
 // weft compare: recipes and patterns side by side, with several seeds.
+#include "weft/train/trainer/compare.h"
 #include "bench/environment.h"
 #include "cli/child_run.h"
 #include "cli/progress.h"
@@ -8,7 +9,6 @@
 #include "cli/train_commands.h"
 #include "weft/core/atomic_file.h"
 #include "weft/report/table.h"
-#include "weft/train/trainer/compare.h"
 
 namespace weft::cli {
 namespace {
@@ -36,7 +36,8 @@ class CompareCommand : public Command {
     flags.integer("--seeds", seeds_, 1, 1000, "Runs of each, with seeds from --seed on");
     flags.text("--out", "DIR", out_, "Folder of all runs; a comparison there goes on");
     flags.require("--out");
-    flags.flag("--no-memory", no_memory_, "Do not measure the memory of each run in a process of its own");
+    flags.flag("--no-memory", no_memory_,
+               "Do not measure the memory of each run in a process of its own");
     flags.flag("--json", json_, "Print compare.json instead of the table");
     run_.declare(flags, {"recipe", "pattern", "rule"});
   }
@@ -51,8 +52,8 @@ class CompareCommand : public Command {
     if (options.run.threads > 0) set_threads(static_cast<int>(options.run.threads));
     Progress progress("comparing", 100000);
     const StopSignal stop;
-    const auto result = compare(out_, options, &stop.signal(),
-                                [&](double fraction) { progress.reach(fraction); });
+    const auto result =
+        compare(out_, options, &stop.signal(), [&](double fraction) { progress.reach(fraction); });
     progress.finish();
     if (!result) {
       print("stopped: the same command goes on\n");
@@ -180,10 +181,11 @@ class CompareCommand : public Command {
 }  // namespace
 
 CommandEntry compare_command() {
-  return {kCompare.name, kCompare.description,
-          "  weft compare --recipes dense,sr-ste,s-ste --pattern 2:4 --seeds 3 --out runs/compare\n"
-          "  weft compare --pattern 2:4 --pattern 1:4 --data idx:mnist --steps 300 --out runs/mnist",
-          std::make_unique<CompareCommand>()};
+  return {
+      kCompare.name, kCompare.description,
+      "  weft compare --recipes dense,sr-ste,s-ste --pattern 2:4 --seeds 3 --out runs/compare\n"
+      "  weft compare --pattern 2:4 --pattern 1:4 --data idx:mnist --steps 300 --out runs/mnist",
+      std::make_unique<CompareCommand>()};
 }
 
 }  // namespace weft::cli

@@ -20,11 +20,11 @@ class EvalCommand : public Command {
 
   int run() override {
     RunParts parts = load_model(folder_, data_);
-    set_threads(static_cast<int>(threads_ > 0 ? threads_ : std::max<int64_t>(1, parts.options.threads)));
+    set_threads(
+        static_cast<int>(threads_ > 0 ? threads_ : std::max<int64_t>(1, parts.options.threads)));
     at::set_num_threads(threads());
-    const EvalReport r =
-        evaluate(*parts.model, *parts.source, parts.options.batch / parts.options.accumulate,
-                 samples_);
+    const EvalReport r = evaluate(*parts.model, *parts.source,
+                                  parts.options.batch / parts.options.accumulate, samples_);
     if (json_) {
       print_json({{"run", folder_},
                   {"data", parts.options.data},

@@ -73,8 +73,8 @@ class GenerateCommand : public Command {
       std::error_code failure;
       if (std::filesystem::exists(folder / name, failure)) return folder / name;
     }
-    throw Error(fmt::format("{}: the run has no model yet: go on with `weft train --resume`",
-                            folder_));
+    throw Error(
+        fmt::format("{}: the run has no model yet: go on with `weft train --resume`", folder_));
   }
 
   GenerateResult write(GptDecoder& decoder) {
@@ -93,10 +93,10 @@ class GenerateCommand : public Command {
     std::string line = fmt::format("\n{} tokens after a prompt of {}: {:.0f} tokens/s",
                                    result.text.size(), result.prompt_tokens, median_of(packed));
     if (!dense.empty()) {
-      line += fmt::format(" on packed weights, {:.0f} dense: {:.2f} times as fast (median of {} "
-                          "rounds in turns, {} threads)",
-                          median_of(dense), median_of(packed) / median_of(dense), dense.size(),
-                          threads());
+      line += fmt::format(
+          " on packed weights, {:.0f} dense: {:.2f} times as fast (median of {} "
+          "rounds in turns, {} threads)",
+          median_of(dense), median_of(packed) / median_of(dense), dense.size(), threads());
     }
     print(line + "\n");
   }

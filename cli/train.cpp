@@ -49,8 +49,9 @@ void print_layers(const std::vector<PlannedLayer>& layers) {
   }
   print(table.str());
   if (ratios) {
-    print("\nA product is sparse where dense time / (sparse time + packing), the figure beside it, "
-          "is above 1.02;\nlayers that are not sparse all the time are dense in between.\n");
+    print(
+        "\nA product is sparse where dense time / (sparse time + packing), the figure beside it, "
+        "is above 1.02;\nlayers that are not sparse all the time are dense in between.\n");
   }
 }
 
@@ -73,8 +74,8 @@ class TrainDisplay : public TrainerListener {
     if (!shown && r.step != steps_) return;
     drawn_ = Clock::now();
     const double elapsed = std::chrono::duration<double>(drawn_ - begun_).count();
-    const double left = elapsed / static_cast<double>(r.step - first_) *
-                        static_cast<double>(steps_ - r.step);
+    const double left =
+        elapsed / static_cast<double>(r.step - first_) * static_cast<double>(steps_ - r.step);
     const std::string line =
         fmt::format("step {}/{}  loss {:.4f}  {:.0f} {}/s  flips {:.2e}  {} left", r.step, steps_,
                     r.loss, units_ / seconds_, unit_, flips_, duration_text(left));
@@ -114,7 +115,8 @@ class TrainDisplay : public TrainerListener {
 class TrainCommand : public Command {
  public:
   void declare(Flags& flags) override {
-    flags.text("--out", "DIR", out_, "Folder of the run: run.json, metrics, checkpoints, the model");
+    flags.text("--out", "DIR", out_,
+               "Folder of the run: run.json, metrics, checkpoints, the model");
     flags.text("--resume", "DIR", resume_, "Go on with the run in this folder; takes --threads");
     flags.exclude("--resume", "--out");
     run_.declare(flags);
@@ -215,12 +217,13 @@ class TrainCommand : public Command {
 }  // namespace
 
 CommandEntry train_command() {
-  return {kTrain.name, kTrain.description,
-          "  weft train --out runs/first\n"
-          "  weft train --model gpt --data text:book.txt --recipe s-ste --pattern 2:4 --out runs/gpt\n"
-          "  weft train --config run.toml --seed 2 --out runs/second\n"
-          "  weft train --resume runs/first",
-          std::make_unique<TrainCommand>()};
+  return {
+      kTrain.name, kTrain.description,
+      "  weft train --out runs/first\n"
+      "  weft train --model gpt --data text:book.txt --recipe s-ste --pattern 2:4 --out runs/gpt\n"
+      "  weft train --config run.toml --seed 2 --out runs/second\n"
+      "  weft train --resume runs/first",
+      std::make_unique<TrainCommand>()};
 }
 
 }  // namespace weft::cli

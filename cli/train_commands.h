@@ -21,7 +21,6 @@ inline constexpr TrainCommandName kBenchStep = {"bench step",
                                                 "Whole training steps, recipes against dense"};
 inline constexpr std::array kTrainCommands = {kTrain, kCompare, kEval, kBenchLayer, kBenchStep};
 
-
 CommandEntry train_command();
 CommandEntry compare_command();
 CommandEntry eval_command();

@@ -8,6 +8,7 @@
 
 #include "tests/products.h"
 #include "weft/estimate/fp8.h"
+#include "weft/estimate/kept_sample.h"
 #include "weft/estimate/mvue.h"
 #include "weft/kernel/sparse.h"
 #include "weft/kernel/sparse_conv.h"
@@ -15,10 +16,9 @@
 namespace weft::test {
 namespace {
 
-const std::vector<std::string> kPatterns = {"1:2",   "2:4",   "1:4",   "3:4",   "4:8",
-                                            "2:8",   "5:7",   "1:16",  "3:64",  "4:4",
-                                            "2:4x2", "1:4x4", "2:8x2", "3:5x8", "2:4x32",
-                                            "1:4x2", "1:8x2", "7:9x2", "31:64", "4:4x2"};
+const std::vector<std::string> kPatterns = {
+    "1:2",   "2:4",   "1:4",   "3:4",   "4:8",    "2:8",   "5:7",   "1:16",  "3:64",  "4:4",
+    "2:4x2", "1:4x4", "2:8x2", "3:5x8", "2:4x32", "1:4x2", "1:8x2", "7:9x2", "31:64", "4:4x2"};
 
 struct ThreadsGuard {
   int before = threads();
@@ -33,12 +33,10 @@ SampleOptions options_of(const std::string& text, uint64_t step) {
 }
 
 // Of which one in sixteen entries of a gradient that is not tame is made.
-const std::vector<float> kExtremes = {std::numeric_limits<float>::quiet_NaN(),
-                                      -std::numeric_limits<float>::infinity(),
-                                      std::numeric_limits<float>::max(),
-                                      -std::numeric_limits<float>::min(),
-                                      std::numeric_limits<float>::denorm_min(),
-                                      -3 * std::numeric_limits<float>::denorm_min()};
+const std::vector<float> kExtremes = {
+    std::numeric_limits<float>::quiet_NaN(),  -std::numeric_limits<float>::infinity(),
+    std::numeric_limits<float>::max(),        -std::numeric_limits<float>::min(),
+    std::numeric_limits<float>::denorm_min(), -3 * std::numeric_limits<float>::denorm_min()};
 
 // Floats of both signs, with whole stretches of zeros, as behind a ReLU.
 TestMatrix draw_gradient(int64_t tokens, int64_t outs, int64_t gap, uint64_t stream,
@@ -195,6 +193,19 @@ TEST(PackedSample, RefusesWrongCalls) {
                          round_packed_to_fp8({&stream, 1}, Fp8::kE4m3);
                        }),
                        "only panel packs"));
+}
+
+TEST(KeptSample, IsForOneSizeOfTile) {
+  const TestMatrix g = draw_gradient(8, 8, 0, 3);
+  const SampleOptions options = options_of("2:4x2", 3);
+  KeptSample sample(options.pattern, 8, 8);
+  EXPECT_EQ(sample.cells(), 4);
+  sample.draw(g.view().rows_from(0, 7), options);
+  EXPECT_EQ(sample.slots(), 4);
+  EXPECT_TRUE(contains(message_of([&] { sample.draw(g.view().cols_from(0, 7), options); }),
+                       "a tile of 8 x 7 for 2:4x2, made for 8 x 8"));
+  EXPECT_TRUE(contains(message_of([&] { sample.draw(g.view(), options_of("2:4", 3)); }),
+                       "made for 8 x 8 and 2:4x2"));
 }
 
 // dW = Gᵀ X on average.

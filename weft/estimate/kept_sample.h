@@ -1,7 +1,7 @@
 // A tile of a sampled gradient, only what is kept of it: for packers.
 //
-// Every group keeps exactly min(keep, its length) entries of a cell, so slot s of one cell is of the
-// same group as slot s of any other, and all cells fill a slot together, one per lane:
+// Every group keeps exactly min(keep, its length) entries of a cell, so slot s of one cell is of
+// the same group as slot s of any other, and all cells fill a slot together, one per lane:
 //
 //   slot(s)  group s / keep, its kept entry s % keep in order of tokens
 //   value    g[index, member] / π, the float product of mvue.h

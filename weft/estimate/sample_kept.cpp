@@ -20,9 +20,7 @@ struct GroupTile {
   int64_t cell;  // the first
   int64_t slot;  // the first
 
-  const float* magnitudes() const {
-    return job.magnitudes + token * job.planes.stride + cell;
-  }
+  const float* magnitudes() const { return job.magnitudes + token * job.planes.stride + cell; }
 };
 
 // The slots of a group while they fill: which entry, and something of it. kRows, kKeep: if known
@@ -121,8 +119,8 @@ HWY_NOINLINE void KeepAll(const GroupTile& tile) {
   }
 }
 
-// `count` groups of the same size, with their words. The patterns that train best have code of their
-// own.
+// `count` groups of the same size, with their words. The patterns that train best have code of
+// their own.
 HWY_INLINE void KeepGroups(GroupTile tile, const VU* words, int count) {
   const int keep = tile.job.keep;
   if (tile.rows <= keep || tile.job.sampler == Sampler::kTwoDraw) {
@@ -157,7 +155,8 @@ void SampleKept(const KeptJob& job) {
     const int64_t in_draw = (job.first_group + begin) % per_draw;
     const int64_t end = HWY_MIN(groups, begin + per_draw - in_draw);
     for (int64_t cell = 0; cell < job.planes.stride; cell += lanes) {
-      Fetch(job.next, begin * vectors + (cell / lanes) * (end - begin), (end - begin), groups * vectors);
+      Fetch(job.next, begin * vectors + (cell / lanes) * (end - begin), (end - begin),
+            groups * vectors);
       const Words words = DrawWords(job.key, static_cast<uint64_t>(draw),
                                     static_cast<uint32_t>(job.first_cell + cell));
       const VU* word = words.of + in_draw * words_per_group;

@@ -98,8 +98,8 @@ float scale_of(const AttentionShape& shape) {
   return 1 / std::sqrt(static_cast<float>(shape.head_width()));
 }
 
-void forward_block(const AttentionShape& shape, const Head& head, const QueryBlock& b, const float* qkv,
-                   float* all_out, float* all_stats) {
+void forward_block(const AttentionShape& shape, const Head& head, const QueryBlock& b,
+                   const float* qkv, float* all_out, float* all_stats) {
   const int64_t depth = shape.head_width();
   const MatrixView<const float> q = head.q(qkv).rows_from(b.first, b.rows);
   const MatrixView<const float> k = head.k(qkv).rows_from(0, b.cols);
@@ -118,8 +118,8 @@ void forward_block(const AttentionShape& shape, const Head& head, const QueryBlo
 }
 
 // dk and dv are sums over blocks: the last block, which has all columns, comes first.
-void backward_block(const AttentionShape& shape, const Head& head, const QueryBlock& b, const float* qkv,
-                    const float* all_stats, const float* d_out, float* d_qkv) {
+void backward_block(const AttentionShape& shape, const Head& head, const QueryBlock& b,
+                    const float* qkv, const float* all_stats, const float* d_out, float* d_qkv) {
   const int64_t depth = shape.head_width();
   const float scale = scale_of(shape);
   const MatrixView<const float> q = head.q(qkv).rows_from(b.first, b.rows);

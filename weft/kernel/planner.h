@@ -99,7 +99,8 @@ class Planner {
   PlanMode mode_;
   bool only_saved_ = false;
   Calibration calibration_;
-  // "<shape>/<pattern>[T][M]/<per pack>". Decided once: layers of one shape run alike, and as saved.
+  // "<shape>/<pattern>[T][M]/<per pack>". Decided once: layers of one shape run alike, and as
+  // saved.
   std::map<std::string, LayerPlan> plans_;
 };
 

@@ -15,7 +15,6 @@ struct PlaceJob {
   const int32_t* indices = nullptr;  // [slots, stride]
   int32_t base = 0;                  // offset = base + index * line
   int32_t line = 0;
-  bool fetch = false;
   const uint32_t* next = nullptr;  // [cells]: the entry of the pack that slot 0 goes to
   uint16_t* offsets = nullptr;     // [entries]
   float* to = nullptr;             // [entries, share]

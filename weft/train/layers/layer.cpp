@@ -381,8 +381,8 @@ torch::Tensor Layer::run(const torch::Tensor& x) {
 
 torch::Tensor Layer::forward_product(const torch::Tensor& x) {
   const torch::Tensor input = settings_.recipe.fp8 ? rounded_to_fp8(x, Fp8::kE4m3) : x;
-  const torch::Tensor y = path() == LayerPath::kPacked ? packed_forward(input)
-                                                       : plain_forward(input, plain_forward_);
+  const torch::Tensor y =
+      path() == LayerPath::kPacked ? packed_forward(input) : plain_forward(input, plain_forward_);
   if (finite_watch != nullptr && finite_watch->first_.empty() &&
       !torch::isfinite(y).all().item<bool>()) {
     finite_watch->first_ = label();

@@ -22,8 +22,8 @@ class Gpt : public Model {
     }
     register_module("blocks", blocks_);
     norm_ = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
-    head_ = register_module(
-        "head", Linear(torch::nn::LinearOptions(width, shape.classes).bias(false)));
+    head_ =
+        register_module("head", Linear(torch::nn::LinearOptions(width, shape.classes).bias(false)));
     init_transformer(*this, options.depth);
   }
 

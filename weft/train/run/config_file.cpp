@@ -43,8 +43,8 @@ void read_config(const std::filesystem::path& path, RunOptions& options) {
   try {
     table = toml::parse(text.str());
   } catch (const toml::parse_error& error) {
-    throw Error(fmt::format("{}:{}: {}", file, error.source().begin.line,
-                            printable(error.description())));
+    throw Error(
+        fmt::format("{}:{}: {}", file, error.source().begin.line, printable(error.description())));
   }
   for (const auto& [key, node] : table) {
     const std::string name(key.str());

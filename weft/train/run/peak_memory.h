@@ -1,4 +1,5 @@
-// The most memory that this process has had resident so far, in bytes; 0 if the system does not say.
+// The most memory that this process has had resident so far, in bytes; 0 if the system does not
+// say.
 #pragma once
 
 #include <cstdint>

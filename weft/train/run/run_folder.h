@@ -48,7 +48,8 @@ class RunFolder {
   int lock_ = -1;
 };
 
-// The run.json of a folder, checked to be one of a version that we know. Throws Error that names it.
+// The run.json of a folder, checked to be one of a version that we know. Throws Error that names
+// it.
 Json read_run_record(const std::filesystem::path& folder);
 
 // metrics.jsonl, to which lines are added. What cannot be written whole is taken back.

@@ -45,7 +45,10 @@ using Check = std::function<void(const std::string&)>;
 
 OptionField text(const char* name, const char* type, std::string RunOptions::*member, Check check,
                  const char* help) {
-  return {name, type, help, OptionKind::kText,
+  return {name,
+          type,
+          help,
+          OptionKind::kText,
           [member](const RunOptions& o) { return std::vector{o.*member}; },
           [member, check](RunOptions& o, const std::vector<std::string>& values) {
             check(only_one(values));
@@ -62,7 +65,10 @@ Check one_of(std::vector<std::string> accepted) {
 
 OptionField integer(const char* name, int64_t RunOptions::*member, int64_t low, int64_t high,
                     const char* help) {
-  return {name, "N", help, OptionKind::kInteger,
+  return {name,
+          "N",
+          help,
+          OptionKind::kInteger,
           [member](const RunOptions& o) { return std::vector{fmt::format("{}", o.*member)}; },
           [=](RunOptions& o, const std::vector<std::string>& values) {
             const auto value = parse_number<int64_t>(only_one(values));
@@ -73,7 +79,10 @@ OptionField integer(const char* name, int64_t RunOptions::*member, int64_t low, 
 
 OptionField number(const char* name, double RunOptions::*member, double low, double high,
                    const char* help) {
-  return {name, "X", help, OptionKind::kNumber,
+  return {name,
+          "X",
+          help,
+          OptionKind::kNumber,
           [member](const RunOptions& o) { return std::vector{fmt::format("{}", o.*member)}; },
           [=](RunOptions& o, const std::vector<std::string>& values) {
             const auto value = parse_number<double>(only_one(values));
@@ -83,8 +92,13 @@ OptionField number(const char* name, double RunOptions::*member, double low, dou
 }
 
 OptionField flag(const char* name, bool RunOptions::*member, const char* help) {
-  return {name, "", help, OptionKind::kSwitch,
-          [member](const RunOptions& o) { return std::vector<std::string>{o.*member ? "true" : "false"}; },
+  return {name,
+          "",
+          help,
+          OptionKind::kSwitch,
+          [member](const RunOptions& o) {
+            return std::vector<std::string>{o.*member ? "true" : "false"};
+          },
           [member](RunOptions& o, const std::vector<std::string>& values) {
             one_of({"true", "false"})(only_one(values));
             o.*member = values[0] == "true";
@@ -108,14 +122,17 @@ std::vector<OptionField> make_fields() {
       integer("heads", &O::heads, 0, 1 << 10, "Heads of attention (vit, gpt); 0: what suits"),
       integer("context", &O::context, 1, 1 << 20, "Bytes that a gpt sees"),
       integer("patch", &O::patch, 1, 4096, "Side of the patches of a vit"),
-      text("data", "DATA", &O::data, [](const std::string& v) { DataSpec::parse(v); },
-           "glyphs, idx:DIR, cifar10:DIR, text:PATH, or text for the C++ headers here"),
+      text(
+          "data", "DATA", &O::data, [](const std::string& v) { DataSpec::parse(v); },
+          "glyphs, idx:DIR, cifar10:DIR, text:PATH, or text for the C++ headers here"),
       integer("train-images", &O::train_images, 1, kMany, "glyphs: images to train on"),
       integer("test-images", &O::test_images, 1, kMany, "glyphs: images to test on"),
-      text("recipe", "NAME[+PART=VALUE]", &O::recipe, [](const std::string& v) { Recipe::parse(v); },
-           "How layers train: see weft recipes"),
-      text("pattern", "N:M[xS]", &O::pattern, [](const std::string& v) { Pattern::parse(v); },
-           "keep:group, as in 2:4; with xS, S rows share it"),
+      text(
+          "recipe", "NAME[+PART=VALUE]", &O::recipe, [](const std::string& v) { Recipe::parse(v); },
+          "How layers train: see weft recipes"),
+      text(
+          "pattern", "N:M[xS]", &O::pattern, [](const std::string& v) { Pattern::parse(v); },
+          "keep:group, as in 2:4; with xS, S rows share it"),
       {"rule", "RE=RECIPE[@N:M]", "Another recipe for layers whose name matches; the first counts",
        OptionKind::kTexts, [](const O& o) { return o.rules; },
        [](O& o, const std::vector<std::string>& values) {
@@ -147,8 +164,9 @@ std::vector<OptionField> make_fields() {
               "Steps between the figures that cost time; 0: never"),
       flag("dense-flips", &O::dense_flips, "Count flips in the masks that dense layers would have"),
       integer("threads", &O::threads, 0, kMaxThreads, "Threads; 0: all cores"),
-      text("plan", "auto|dense|sparse|FILE", &O::plan, [](const std::string&) {},
-           "Who decides how products are computed; FILE: the run.json of a run to repeat"),
+      text(
+          "plan", "auto|dense|sparse|FILE", &O::plan, [](const std::string&) {},
+          "Who decides how products are computed; FILE: the run.json of a run to repeat"),
       text("export", "dense|packed", &O::exports, one_of({"dense", "packed"}),
            "packed: packed.safetensors too, without the zeros"),
   };
@@ -214,9 +232,8 @@ std::span<const OptionField> option_fields() {
 
 const OptionField& option_field(const std::string& name, const std::string& what) {
   const auto fields = option_fields();
-  const auto nearest = std::ranges::min_element(fields, {}, [&](const OptionField& field) {
-    return edit_distance(field.name, name);
-  });
+  const auto nearest = std::ranges::min_element(
+      fields, {}, [&](const OptionField& field) { return edit_distance(field.name, name); });
   WEFT_CHECK(nearest->name == name, "{}: unknown key '{}': did you mean '{}'?", what,
              printable(name), nearest->name);
   return *nearest;

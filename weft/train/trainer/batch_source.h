@@ -1,5 +1,5 @@
-// BatchSource: what a run learns from, as tensors. Samples are numbered; the trainer says which ones
-// it wants, in the order of sample_order.h.
+// BatchSource: what a run learns from, as tensors. Samples are numbered; the trainer says which
+// ones it wants, in the order of sample_order.h.
 #pragma once
 
 #include <torch/types.h>

@@ -147,7 +147,7 @@ CompareRow row_of(const std::filesystem::path& folder, const CompareOptions& opt
     row.products = result.products;
     row.model_bytes = result.model_bytes;
     const std::string problem = broken_promise(where / "model.safetensors");
-    const std::string found = !problem.empty()       ? problem
+    const std::string found = !problem.empty()        ? problem
                               : entry.pattern.empty() ? "dense"
                               : result.ends_dense     ? "dense by design"
                                                       : "ok";

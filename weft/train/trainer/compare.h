@@ -13,8 +13,8 @@
 namespace weft {
 
 struct CompareOptions {
-  RunOptions run;                     // recipe, pattern and seed are those of each run
-  std::vector<std::string> recipes;   // "dense" is added, for the times
+  RunOptions run;                    // recipe, pattern and seed are those of each run
+  std::vector<std::string> recipes;  // "dense" is added, for the times
   std::vector<std::string> patterns;
   int64_t seeds = 3;  // run.seed, run.seed + 1, ...
 };
@@ -24,7 +24,7 @@ struct CompareRow {
   std::string pattern;  // empty for dense
   std::vector<double> metrics;
   double mean = 0.0;
-  double sd = 0.0;  // of the sample; 0 for one run
+  double sd = 0.0;          // of the sample; 0 for one run
   double step_ratio = 1.0;  // time of the dense run / time of this one, whole runs, mean over seeds
   double ratio_low = 1.0, ratio_high = 1.0;
   double step_seconds = 0.0;

@@ -32,8 +32,7 @@ EvalReport evaluate(Model& model, const BatchSource& source, int64_t batch, int6
   model.train(training);
   report.loss = loss / targets;
   report.accuracy = right / targets;
-  report.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }
 

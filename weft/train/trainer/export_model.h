@@ -8,8 +8,8 @@
 
 namespace weft {
 
-// The patterns that the weights of sparse layers have now, by tensor: along both axes for masks that
-// are transposable.
+// The patterns that the weights of sparse layers have now, by tensor: along both axes for masks
+// that are transposable.
 SparsityPlan promises_of(Model& model);
 
 // A safetensors file with the parameters under their names (of sparse layers, the operand of the

@@ -13,8 +13,7 @@ void copy_tensor(torch::Tensor to, const std::string& name, const TensorFile& fi
                  const std::string& path) {
   const auto found = file.tensors.find(name);
   WEFT_CHECK(found != file.tensors.end(), "{}: tensor '{}' is missing", path, name);
-  WEFT_CHECK(found->second.sizes() == to.sizes() &&
-                 found->second.scalar_type() == to.scalar_type(),
+  WEFT_CHECK(found->second.sizes() == to.sizes() && found->second.scalar_type() == to.scalar_type(),
              "{}: tensor '{}' is not of the type and shape that the model has", path, name);
   to.copy_(found->second);
 }

@@ -75,9 +75,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(torch::nn::Module& model
     auto without = with_decay;
     without.weight_decay(0.0);
     std::vector<torch::optim::OptimizerParamGroup> found;
-    found.emplace_back(decayed,
-                       std::make_unique<decltype(with_decay)>(with_decay.weight_decay(
-                           options.weight_decay)));
+    found.emplace_back(decayed, std::make_unique<decltype(with_decay)>(
+                                    with_decay.weight_decay(options.weight_decay)));
     found.emplace_back(others, std::make_unique<decltype(without)>(without));
     return found;
   };
@@ -85,8 +84,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(torch::nn::Module& model
     auto sgd = torch::optim::SGDOptions(options.learning_rate).momentum(options.momentum);
     return std::make_unique<torch::optim::SGD>(groups(sgd), sgd);
   }
-  auto adamw = torch::optim::AdamWOptions(options.learning_rate)
-                   .betas({options.momentum, options.beta2});
+  auto adamw =
+      torch::optim::AdamWOptions(options.learning_rate).betas({options.momentum, options.beta2});
   return std::make_unique<torch::optim::AdamW>(groups(adamw), adamw);
 }
 

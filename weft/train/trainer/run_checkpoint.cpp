@@ -83,9 +83,9 @@ RunPosition load_run_checkpoint(const std::filesystem::path& path, const std::st
   const auto found = file.metadata.find(kEntry);
   WEFT_CHECK(found != file.metadata.end(), "{}: not a checkpoint of a run of weft", name);
   const Json entry = Json::parse(found->second, name);
-  WEFT_CHECK(entry.is_object() && entry.contains("version") &&
-                 entry["version"].is_number_unsigned(),
-             "{}: the entry {} has no version", name, kEntry);
+  WEFT_CHECK(
+      entry.is_object() && entry.contains("version") && entry["version"].is_number_unsigned(),
+      "{}: the entry {} has no version", name, kEntry);
   WEFT_CHECK(entry["version"].get<int64_t>() == kCheckpointVersion,
              "{}: of version {}, and this weft knows {}", name, entry["version"].get<int64_t>(),
              kCheckpointVersion);

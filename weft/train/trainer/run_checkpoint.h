@@ -1,6 +1,6 @@
-// The state of a run between two steps, as a file: parameters and buffers of the model (the state of
-// the recipes is in them), the state of the optimiser, of torch's random numbers, and where the run
-// stands in its data and metrics.
+// The state of a run between two steps, as a file: parameters and buffers of the model (the state
+// of the recipes is in them), the state of the optimiser, of torch's random numbers, and where the
+// run stands in its data and metrics.
 #pragma once
 
 #include <torch/optim/optimizer.h>

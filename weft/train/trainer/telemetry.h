@@ -12,11 +12,11 @@
 namespace weft {
 
 struct ModelTelemetry {
-  int64_t recipes = 0;        // layers with a recipe that prunes
-  int64_t weights = 0;        // of these
-  double density = 1.0;       // of their forward operands
-  double flip_rate = 0.0;     // changed mask bits per weight
-  LayerTimes times;           // of all layers
+  int64_t recipes = 0;     // layers with a recipe that prunes
+  int64_t weights = 0;     // of these
+  double density = 1.0;    // of their forward operands
+  double flip_rate = 0.0;  // changed mask bits per weight
+  LayerTimes times;        // of all layers
   std::set<std::string> sparse_products;
   Json layers = Json::object();  // by name, those with a recipe
 };

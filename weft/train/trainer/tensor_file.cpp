@@ -12,9 +12,9 @@ namespace {
 constexpr const char* kChecksum = "weft.crc32";
 
 constexpr std::pair<torch::ScalarType, Dtype> kDtypes[] = {
-    {torch::kFloat, Dtype::kF32},  {torch::kDouble, Dtype::kF64}, {torch::kHalf, Dtype::kF16},
+    {torch::kFloat, Dtype::kF32},     {torch::kDouble, Dtype::kF64}, {torch::kHalf, Dtype::kF16},
     {torch::kBFloat16, Dtype::kBf16}, {torch::kLong, Dtype::kI64},   {torch::kInt, Dtype::kI32},
-    {torch::kByte, Dtype::kU8},    {torch::kBool, Dtype::kBool}};
+    {torch::kByte, Dtype::kU8},       {torch::kBool, Dtype::kBool}};
 
 Dtype dtype_of(const torch::Tensor& tensor, const std::string& name) {
   for (const auto& [torchs, ours] : kDtypes) {

@@ -105,9 +105,8 @@ Json layers_json(const std::vector<PlannedLayer>& layers) {
   Json list = Json::array();
   for (const PlannedLayer& layer : layers) {
     const LayerReport& report = layer.report;
-    Json entry{{"name", report.name},       {"kind", report.kind},
-               {"recipe", report.recipe},   {"pattern", report.pattern},
-               {"path", report.path},       {"reason", report.reason}};
+    Json entry{{"name", report.name},       {"kind", report.kind}, {"recipe", report.recipe},
+               {"pattern", report.pattern}, {"path", report.path}, {"reason", report.reason}};
     if (layer.plan) {
       for (const Product product : kProducts) {
         const ProductPlan& one = (*layer.plan)[product];
@@ -238,9 +237,10 @@ struct Trainer::State {
                   ? "every layer's product is finite"
                   : fmt::format("the first layer whose product is not finite is {}", watch.first());
     }
-    throw Error(fmt::format("step {}: the loss is {}: {}; a lower --learning-rate, a longer "
-                            "--warmup or --clip may help",
-                            position.step + 1, loss, where));
+    throw Error(
+        fmt::format("step {}: the loss is {}: {}; a lower --learning-rate, a longer "
+                    "--warmup or --clip may help",
+                    position.step + 1, loss, where));
   }
 
   double clip_gradients() {
@@ -267,9 +267,10 @@ struct Trainer::State {
     for (const auto& parameter : parts.model->named_parameters()) {
       const torch::Tensor gradient = parameter.value().grad();
       if (!gradient.defined() || torch::isfinite(gradient).all().item<bool>()) continue;
-      throw Error(fmt::format("step {}: the gradient of {} is not finite; a lower --learning-rate, "
-                              "a longer --warmup or --clip may help",
-                              position.step + 1, parameter.key()));
+      throw Error(
+          fmt::format("step {}: the gradient of {} is not finite; a lower --learning-rate, "
+                      "a longer --warmup or --clip may help",
+                      position.step + 1, parameter.key()));
     }
     throw Error(fmt::format("step {}: the norm of the gradients is {}", position.step + 1, norm));
   }
@@ -335,8 +336,8 @@ struct Trainer::State {
 
   EvalReport evaluate_now() {
     EvalReport report =
-        weft::evaluate(*parts.model, *parts.source,
-                       parts.options.batch / parts.options.accumulate, parts.options.eval_samples);
+        weft::evaluate(*parts.model, *parts.source, parts.options.batch / parts.options.accumulate,
+                       parts.options.eval_samples);
     report.step = position.step;
     metrics->add({{"step", report.step},
                   {"eval_loss", report.loss},
@@ -361,13 +362,12 @@ struct Trainer::State {
     const std::string expected = fmt::format("{:08x}", data_checksum);
     WEFT_CHECK(!saved.contains("data_crc32") || saved["data_crc32"] == expected,
                "data '{}' is not what this run began with (checksum {}, it was {})",
-               parts.options.data, expected,
-               printable(saved["data_crc32"].dump()));
+               parts.options.data, expected, printable(saved["data_crc32"].dump()));
     const RunPosition fresh = position;
     for (const int64_t step : folder.checkpoints()) {
       try {
-        position = load_run_checkpoint(folder.checkpoint(step), fresh.run, *parts.model,
-                                       *optimizer);
+        position =
+            load_run_checkpoint(folder.checkpoint(step), fresh.run, *parts.model, *optimizer);
         return;
       } catch (const Error& error) {
         note(fmt::format("refused: {}", error.what()));

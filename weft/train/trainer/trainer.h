@@ -5,10 +5,10 @@
 //   while (!trainer.finished()) trainer.advance(100);
 //   RunResult result = trainer.finish();
 //
-// A step is: batches ─► loss ─► backward ─► clip ─► weft::step. All that it depends on is a function
-// of the options and of what a checkpoint holds, so a run that is resumed goes on bit for bit, on
-// the same number of threads and instruction set: choices of the planner are in run.json before
-// they matter.
+// A step is: batches ─► loss ─► backward ─► clip ─► weft::step. All that it depends on is a
+// function of the options and of what a checkpoint holds, so a run that is resumed goes on bit for
+// bit, on the same number of threads and instruction set: choices of the planner are in run.json
+// before they matter.
 //
 // The library does not print: a listener hears what happens.
 #pragma once
@@ -65,8 +65,8 @@ struct RunResult {
   EvalReport eval;
   double step_seconds = 0.0;  // the median
   double train_seconds = 0.0;
-  double density = 1.0;  // of the weights of sparse layers, at the end
-  double flip_rate = 0.0;  // the mean over steps
+  double density = 1.0;     // of the weights of sparse layers, at the end
+  double flip_rate = 0.0;   // the mean over steps
   bool ends_dense = false;  // the recipe leaves dense weights, by design
   std::string products;     // that ran sparse in some layer: "fwd, bwd_x"
   uint64_t model_bytes = 0;
