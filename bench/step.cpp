@@ -74,7 +74,7 @@ class BlockBench {
   double step() {
     for (const auto& [name, layer] : layers_) layer->clear_times();
     return step_milliseconds([&] {
-      optimizer_->zero_grad();
+      forget_gradients(*optimizer_);
       inputs_.x.mutable_grad() = torch::Tensor();
       block_->forward(inputs_.x).backward(inputs_.g);
       weft::step(*block_, *optimizer_);

@@ -25,10 +25,13 @@ install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PA
   PATTERN onednn_conv.h EXCLUDE
   PATTERN softmax_rows.h EXCLUDE
   PATTERN group_check.h EXCLUDE
+  PATTERN groups-inl.h EXCLUDE
+  PATTERN kept_sample.h EXCLUDE
   PATTERN largest_of.h EXCLUDE
   PATTERN narrow.h EXCLUDE
   PATTERN packed_parts.h EXCLUDE
   PATTERN panel_layout.h EXCLUDE
+  PATTERN place_slots.h EXCLUDE
   PATTERN routed_weight.h EXCLUDE
   PATTERN sample_columns.h EXCLUDE
   PATTERN sections.h EXCLUDE

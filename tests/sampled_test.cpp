@@ -8,6 +8,7 @@
 
 #include "tests/products.h"
 #include "weft/estimate/fp8.h"
+#include "weft/estimate/kept_sample.h"
 #include "weft/estimate/mvue.h"
 #include "weft/kernel/sparse.h"
 #include "weft/kernel/sparse_conv.h"
@@ -15,9 +16,9 @@
 namespace weft::test {
 namespace {
 
-const std::vector<std::string> kPatterns = {"1:2",   "2:4",   "1:4",   "3:4",   "4:8",
-                                            "2:8",   "5:7",   "1:16",  "3:64",  "4:4",
-                                            "2:4x2", "1:4x4", "2:8x2", "3:5x8", "2:4x32"};
+const std::vector<std::string> kPatterns = {
+    "1:2",   "2:4",   "1:4",   "3:4",   "4:8",    "2:8",   "5:7",   "1:16",  "3:64",  "4:4",
+    "2:4x2", "1:4x4", "2:8x2", "3:5x8", "2:4x32", "1:4x2", "1:8x2", "7:9x2", "31:64", "4:4x2"};
 
 struct ThreadsGuard {
   int before = threads();
@@ -31,14 +32,24 @@ SampleOptions options_of(const std::string& text, uint64_t step) {
   return options;
 }
 
+// Of which one in sixteen entries of a gradient that is not tame is made.
+const std::vector<float> kExtremes = {
+    std::numeric_limits<float>::quiet_NaN(),  -std::numeric_limits<float>::infinity(),
+    std::numeric_limits<float>::max(),        -std::numeric_limits<float>::min(),
+    std::numeric_limits<float>::denorm_min(), -3 * std::numeric_limits<float>::denorm_min()};
+
 // Floats of both signs, with whole stretches of zeros, as behind a ReLU.
-TestMatrix draw_gradient(int64_t tokens, int64_t outs, int64_t gap, uint64_t stream) {
+TestMatrix draw_gradient(int64_t tokens, int64_t outs, int64_t gap, uint64_t stream,
+                         bool tame = true) {
   TestMatrix g(tokens, outs, gap);
   Dice dice(stream);
   g.fill(Data::kFloats, dice);
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t o = 0; o < outs; ++o) {
       if (dice.below(3) == 0) g.at(t, o) = dice.coin() ? 0.0f : -0.0f;
+      if (!tame && dice.below(16) == 0) {
+        g.at(t, o) = kExtremes[static_cast<size_t>(dice.below(int64_t(kExtremes.size())))];
+      }
     }
   }
   return g;
@@ -92,10 +103,11 @@ TEST(PackedSample, IsThePackOfTheSample) {
                                                   {64, 64},
                                                   {67, 63},
                                                   {130, block + 1},
-                                                  {97, 2 * block - 1}}) {
+                                                  {97, 2 * block - 1},
+                                                  {8 * group + 1, 3 * block + group / 2}}) {
       for (const PackTile tile : {PackTile{32, 16}, tile_for(pattern), PackTile{7, 32}}) {
         const SampleOptions options = options_of(text, ++stream);
-        const TestMatrix g = draw_gradient(tokens, outs, 5, stream);
+        const TestMatrix g = draw_gradient(tokens, outs, 5, stream, stream % 2 == 0);
         std::optional<Fp8> rounding;
         if (stream % 3 == 1) rounding = stream % 2 == 0 ? Fp8::kE4m3 : Fp8::kE5m2;
         const Sampled want = sample(g.view(), options, rounding);
@@ -115,29 +127,40 @@ TEST(PackedSample, IsThePackOfTheSample) {
 }
 
 TEST(PackedSample, IsTheSameOnEveryInstructionSet) {
-  for (const std::string text : {"2:4", "4:8", "5:7", "2:4x2"}) {
-    const SampleOptions options = options_of(text, 5);
-    const TestMatrix g = draw_gradient(75, 70, 0, 5);
-    PackedMatrix first;
-    for_each_isa([&](const std::string& isa) {
-      PackedMatrix packed = pack_panels_sampled(g.view(), options, {40, 16}, Fp8::kE5m2);
-      if (first.bytes().empty())
-        first = std::move(packed);
-      else
-        ASSERT_EQ(difference_of(packed, first), "") << isa;
-    });
+  for (const std::string& text : kPatterns) {
+    for (const bool tame : {true, false}) {
+      const SampleOptions options = options_of(text, 5);
+      const TestMatrix g = draw_gradient(150, 140, 0, 5, tame);
+      PackedMatrix first;
+      for_each_isa([&](const std::string& isa) {
+        PackedMatrix packed = pack_panels_sampled(g.view(), options, {40, 16}, Fp8::kE5m2);
+        if (first.bytes().empty())
+          first = std::move(packed);
+        else
+          ASSERT_EQ(difference_of(packed, first), "") << text << " on " << isa;
+      });
+    }
   }
 }
 
 TEST(PackedSample, TakesTheTwoDrawSampler) {
   SampleOptions options = options_of("2:4", 4);
   options.sampler = Sampler::kTwoDraw;
-  const TestMatrix g = draw_gradient(66, 20, 0, 4);
-  const Sampled want = sample(g.view(), options, {});
-  EXPECT_EQ(difference_of(pack_panels_sampled(g.view(), options, {32, 16}),
-                          pack_panels_transposed({want.values.data(), 66, 20}, want.mask,
-                                                 {options.pattern, {32, 16}})),
-            "");
+  for (const std::string text : {"2:4", "2:4x2", "2:4x4"}) {
+    for (const PackTile tile : {PackTile{32, 16}, PackTile{7, 16}}) {
+      for (const bool tame : {true, false}) {
+        options.pattern = Pattern::parse(text);
+        const TestMatrix g = draw_gradient(67, 29, 0, 4, tame);
+        const Sampled want = sample(g.view(), options, {});
+        EXPECT_EQ(difference_of(pack_panels_sampled(g.view(), options, tile),
+                                pack_panels_transposed({want.values.data(), 67, 29}, want.mask,
+                                                       {options.pattern, tile})),
+                  "")
+            << text << ", tile of " << tile.depth;
+      }
+    }
+  }
+  const TestMatrix g = draw_gradient(8, 8, 0, 4);
   options.pattern = Pattern(1, 4);
   EXPECT_TRUE(contains(message_of([&] {
                          pack_panels_sampled(g.view(), options, {32, 16});
@@ -170,6 +193,19 @@ TEST(PackedSample, RefusesWrongCalls) {
                          round_packed_to_fp8({&stream, 1}, Fp8::kE4m3);
                        }),
                        "only panel packs"));
+}
+
+TEST(KeptSample, IsForOneSizeOfTile) {
+  const TestMatrix g = draw_gradient(8, 8, 0, 3);
+  const SampleOptions options = options_of("2:4x2", 3);
+  KeptSample sample(options.pattern, 8, 8);
+  EXPECT_EQ(sample.cells(), 4);
+  sample.draw(g.view().rows_from(0, 7), options);
+  EXPECT_EQ(sample.slots(), 4);
+  EXPECT_TRUE(contains(message_of([&] { sample.draw(g.view().cols_from(0, 7), options); }),
+                       "a tile of 8 x 7 for 2:4x2, made for 8 x 8"));
+  EXPECT_TRUE(contains(message_of([&] { sample.draw(g.view(), options_of("2:4", 3)); }),
+                       "made for 8 x 8 and 2:4x2"));
 }
 
 // dW = Gᵀ X on average.

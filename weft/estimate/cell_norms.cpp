@@ -20,6 +20,20 @@ namespace hn = hwy::HWY_NAMESPACE;
 // A cell that is not zero must not become so: it would never be kept.
 constexpr double kLeast = std::numeric_limits<float>::denorm_min();
 
+// DemoteTo alone would clamp infinity to the largest float where there are no vectors.
+template <class DD>
+HWY_INLINE auto Root(DD dd, hn::VFromD<DD> sum, hn::VFromD<DD> inverse) {
+  auto root = hn::Sqrt(hn::Mul(sum, inverse));
+  const auto some = hn::Gt(sum, hn::Zero(dd));
+  root = hn::IfThenElse(some, hn::Max(root, hn::Set(dd, kLeast)), root);
+  const hn::Rebind<float, DD> df;
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(df, static_cast<float>(hn::GetLane(root)));
+#else
+  return hn::DemoteTo(df, root);
+#endif
+}
+
 float NormOf(const float* first, int64_t stride, int64_t members) {
   double sum = 0;
   for (int64_t m = 0; m < members; ++m) sum += double{first[m * stride]} * first[m * stride];
@@ -39,10 +53,7 @@ HWY_INLINE void NormsOfBlock(const float* from, int64_t group, int64_t share, fl
       const auto value = hn::PromoteTo(dd, hn::LoadU(df, from + m * group + c));
       sum = hn::Add(sum, hn::Mul(value, value));
     }
-    auto root = hn::Sqrt(hn::Mul(sum, inverse));
-    const auto some = hn::Gt(sum, hn::Zero(dd));
-    root = hn::IfThenElse(some, hn::Max(root, hn::Set(dd, kLeast)), root);
-    hn::StoreU(hn::DemoteTo(df, root), df, to + c);
+    hn::StoreU(Root(dd, sum, inverse), df, to + c);
   }
 }
 
@@ -66,6 +77,23 @@ void CellNorms(MatrixView<const float> g, const Pattern& pattern, MatrixView<flo
   }
 }
 
+void PlaneNorms(const MemberPlanes& planes, int64_t tokens, float* norms) {
+  const hn::CappedTag<double, 8> dd;
+  const hn::Rebind<float, decltype(dd)> df;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(dd));
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t c = t * planes.stride; c < (t + 1) * planes.stride; c += lanes) {
+      auto sum = hn::Zero(dd);
+      for (int64_t m = 0; m < planes.share; ++m) {
+        const auto value = hn::PromoteTo(dd, hn::Load(df, planes.data + m * planes.size + c));
+        sum = hn::Add(sum, hn::Mul(value, value));
+      }
+      const auto inverse = hn::Load(dd, planes.inverses + c - t * planes.stride);
+      hn::Store(Root(dd, sum, inverse), df, norms + c);
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
 HWY_AFTER_NAMESPACE();
@@ -74,9 +102,13 @@ HWY_AFTER_NAMESPACE();
 namespace weft {
 
 HWY_EXPORT(CellNorms);
+HWY_EXPORT(PlaneNorms);
 
 void cell_norms(MatrixView<const float> g, const Pattern& pattern, MatrixView<float> norms) {
   HWY_DYNAMIC_DISPATCH(CellNorms)(g, pattern, norms);
+}
+void plane_norms(const MemberPlanes& planes, int64_t tokens, float* norms) {
+  HWY_DYNAMIC_DISPATCH(PlaneNorms)(planes, tokens, norms);
 }
 
 }  // namespace weft

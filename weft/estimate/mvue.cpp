@@ -19,10 +19,6 @@ constexpr int64_t kMaxCells = int64_t{1} << 32;
 constexpr int64_t kTileOuts = 64;
 constexpr int64_t kTileGroups = 64;
 
-uint64_t philox_key(const SampleKey& key) {
-  return Rng(key.seed, key.step).bits((uint64_t{key.layer} << 32) | key.call);
-}
-
 // scales of cells -> scales of their members
 void spread(MatrixView<const float> cells, const Pattern& pattern, MatrixView<float> scales) {
   for (int64_t t = 0; t < scales.rows; ++t) {
@@ -51,6 +47,10 @@ void check_group(std::span<const float> group, int keep) {
 }
 
 }  // namespace
+
+uint64_t philox_key(const SampleKey& key) {
+  return Rng(key.seed, key.step).bits((uint64_t{key.layer} << 32) | key.call);
+}
 
 Sampler parse_sampler(std::string_view name) {
   for (const Sampler sampler : {Sampler::kExact, Sampler::kTwoDraw}) {

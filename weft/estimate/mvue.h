@@ -82,7 +82,8 @@ void sample_scales(MatrixView<const float> g, const SampleOptions& options,
 
 // The cells of `outs` outputs that begin a block of pattern.block().
 int64_t sampled_cells(int64_t outs, const Pattern& pattern);
-// The same scales once for every cell, on the thread of the caller: for packers, a tile at a time.
+// The same scales once for every cell, on the thread of the caller. (kept_sample.h has the sample
+// itself, a tile at a time.)
 // g: [tokens, outs], beginning with a group and a block; scales: [tokens, sampled_cells(outs)].
 void sample_cells(MatrixView<const float> g, const SampleOptions& options,
                   MatrixView<float> scales);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "weft/core/bf16.h"
@@ -115,50 +116,36 @@ class PanelPacker : public PanelLayout {
     return {lines.data() - first, 1, stride};
   }
 
+  // One walk over the bits for the offset and all members: they have the same mask.
   template <typename T, typename Convert>
   void fill_cell(const MaskRows& mask, const Weights& in_panel, int64_t cell, int64_t panel,
                  uint16_t* offsets, T* values, Convert convert) const {
-    const int64_t share = header_.share;
     const Members rows = members(cell);
+    if (rows.count == 0) return;
     const int64_t first = starts_[static_cast<size_t>(panel * cells_ + cell)];
-    const int64_t count = starts_[static_cast<size_t>(panel * cells_ + cell + 1)] - first;
     const int64_t line = int64_t{header_.tile_width} * 4;
-
-    if (share == 1) {  // one walk over the bits for both
+    const float* from = in_panel.data + rows.first_row * in_panel.row_step;
+    const int64_t step = rows.stride * in_panel.row_step;
+    // Of members that are there, and of all: constants for the patterns that train best.
+    const auto walk = [&](auto count, auto share) {
       uint16_t* offset = offsets + first;
-      T* value = values + first;
-      const float* from = in_panel.data + cell * in_panel.row_step;
-      for_each_word(mask, cell, panel, [&](int64_t k, uint64_t bits) {
+      T* value = values + first * share;
+      for_each_word(mask, rows.first_row, panel, [&](int64_t k, uint64_t bits) {
         for (; bits != 0; bits &= bits - 1) {
           const int64_t at = k + std::countr_zero(bits);
           *offset++ = static_cast<uint16_t>(at * line);
-          *value++ = convert(from[at * in_panel.depth_step]);
+          const float* entry = from + at * in_panel.depth_step;
+          for (int64_t m = 0; m < count; ++m) *value++ = convert(entry[m * step]);
+          // Past the last row nobody looks at the product.
+          for (int64_t m = count; m < share; ++m) *value++ = T{};
         }
       });
-      return;
-    }
-    uint16_t* offset = offsets + first;
-    if (rows.count > 0) {
-      for_each_word(mask, rows.first_row, panel, [&](int64_t k, uint64_t bits) {
-        for (; bits != 0; bits &= bits - 1) {
-          *offset++ = static_cast<uint16_t>((k + std::countr_zero(bits)) * line);
-        }
-      });
-    }
-    for (int64_t m = 0; m < share; ++m) {
-      T* value = values + first * share + m;
-      if (m >= rows.count) {  // past the last row: nobody looks at the product
-        for (int64_t i = 0; i < count; ++i) value[i * share] = T{};
-        continue;
-      }
-      const int64_t row = rows.first_row + m * rows.stride;
-      const float* from = in_panel.data + row * in_panel.row_step;
-      for_each_word(mask, row, panel, [&](int64_t k, uint64_t bits) {
-        for (; bits != 0; bits &= bits - 1, value += share) {
-          *value = convert(from[(k + std::countr_zero(bits)) * in_panel.depth_step]);
-        }
-      });
-    }
+    };
+    constexpr std::integral_constant<int64_t, 1> kOne;
+    constexpr std::integral_constant<int64_t, 2> kTwo;
+    if (header_.share == 1) return walk(kOne, kOne);
+    if (header_.share == 2 && rows.count == 2) return walk(kTwo, kTwo);
+    walk(rows.count, int64_t{header_.share});
   }
 };
 

@@ -104,6 +104,12 @@ void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
   for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
 }
 
+void forget_gradients(torch::optim::Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    for (torch::Tensor& parameter : group.params()) parameter.mutable_grad() = torch::Tensor();
+  }
+}
+
 OptimizerState optimizer_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
   OptimizerState found;
   found.steps = Json::object();

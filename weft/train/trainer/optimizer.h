@@ -21,6 +21,10 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(torch::nn::Module& model
 double learning_rate_at(const RunOptions& options, int64_t step);
 void set_learning_rate(torch::optim::Optimizer& optimizer, double rate);
 
+// Before a backward pass. libtorch 1.13 fills gradients with zeros and adds to them; a gradient
+// that is not there is simply put there, which saves two passes over memory.
+void forget_gradients(torch::optim::Optimizer& optimizer);
+
 // The state by the names of the parameters: "optimizer.<parameter>.exp_avg" and so on, and how many
 // steps each parameter has taken.
 struct OptimizerState {

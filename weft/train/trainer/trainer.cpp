@@ -288,7 +288,7 @@ struct Trainer::State {
     StepReport report;
     report.learning_rate = learning_rate_at(options, position.step);
     set_learning_rate(*optimizer, report.learning_rate);
-    optimizer->zero_grad();
+    forget_gradients(*optimizer);
     report.loss = accumulate_gradients(split);
     auto part = Clock::now();
     report.gradient_norm = clip_gradients();
