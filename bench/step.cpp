@@ -99,6 +99,21 @@ class BlockBench {
   }
   double rare_ms() const { return rare_ms_; }
 
+  torch::Tensor forward() const { return block_->forward(inputs_.x); }
+  // What the products multiply with, under the names of the plain block.
+  void copy_weights_to(torch::nn::Module& plain) const {
+    std::map<std::string, torch::Tensor> weights;
+    for (const auto& parameter : block_->named_parameters()) {
+      weights[parameter.key()] = parameter.value();
+    }
+    for (const auto& [name, layer] : layers_) weights[name + ".weight"] = layer->effective_weight();
+    for (auto& parameter : plain.named_parameters()) {
+      const std::string& name = parameter.key();
+      const bool in_attention = name.starts_with("qkv") || name.starts_with("proj");
+      parameter.value().copy_(weights.at(in_attention ? "attention." + name : name));
+    }
+  }
+
  private:
   // What is due at the first step and not at the next, divided by how often it is due.
   void find_rare_work() {
@@ -159,24 +174,45 @@ class PlainBlock : public torch::nn::Module {
   torch::Tensor mask_;
 };
 
-// Milliseconds of one step of plain libtorch, the better of two.
-double plain_step(const BlockShape& shape, int torch_threads, const Inputs& inputs) {
-  const int ours = threads();
-  at::set_num_threads(torch_threads);
-  auto block = std::make_shared<PlainBlock>(shape);
-  const auto optimizer = make_optimizer(*block, adamw_options());
-  double best = INFINITY;
-  for (int i = 0; i < 2; ++i) {
-    best = std::min(best, step_milliseconds([&] {
-                      optimizer->zero_grad();
-                      block->forward(inputs.x).backward(inputs.g);
-                      optimizer->step();
-                    }));
+// Steps of plain libtorch, with a number of threads of its own.
+class PlainBench {
+ public:
+  PlainBench(const BlockShape& shape, const Inputs& inputs)
+      : inputs_(inputs), block_(std::make_shared<PlainBlock>(shape)) {
+    optimizer_ = make_optimizer(*block_, adamw_options());
   }
-  at::set_num_threads(ours);
-  set_threads(ours);
-  return best;
-}
+
+  double step(int torch_threads) {
+    const int ours = threads();
+    at::set_num_threads(torch_threads);
+    const double ms = step_milliseconds([&] {
+      optimizer_->zero_grad();
+      inputs_.x.mutable_grad() = torch::Tensor();
+      block_->forward(inputs_.x).backward(inputs_.g);
+      optimizer_->step();
+    });
+    at::set_num_threads(ours);
+    set_threads(ours);  // torch's number is OpenMP's, and so ours
+    return ms;
+  }
+
+  // A wrong result is no figure: the output of a block for its first sequence, against this one
+  // with the same weights. Gradients are left to the tests.
+  void require_equal(const BlockBench& bench, const std::string& name) {
+    const torch::NoGradGuard no_grad;
+    bench.copy_weights_to(*block_);
+    const torch::Tensor expected = block_->forward(inputs_.x.slice(0, 0, 1));
+    const torch::Tensor found = bench.forward().slice(0, 0, 1);
+    const double error = (found - expected).abs().max().item<double>();
+    WEFT_CHECK(error <= 1e-3 * expected.abs().max().item<double>(), "{}: a wrong result, off by {}",
+               name, error);
+  }
+
+ private:
+  Inputs inputs_;
+  std::shared_ptr<PlainBlock> block_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
 
 struct StepSamples {
   std::vector<double> steps, ratios, mask, pack, fwd, bwd_x, bwd_w;
@@ -216,22 +252,24 @@ StepRecord step_record(const std::string& recipe, const Pattern& pattern,
 StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& progress) {
   at::set_num_threads(threads());
   const Inputs inputs(plan.shape);
-  StepRecords found;
-  if (plan.plain) found.plain_ms = plain_step(plan.shape, plan.torch_threads, inputs);
   const auto planner = std::make_shared<Planner>(plan.mode);
+  PlainBench plain(plan.shape, inputs);
   BlockBench dense(plan.shape, "dense", Pattern(2, 4), planner, inputs);
+  plain.require_equal(dense, "dense");
   std::vector<std::pair<std::string, Pattern>> names;
   std::vector<std::unique_ptr<BlockBench>> benches;
   for (const std::string& recipe : plan.recipes) {
     for (const Pattern& pattern : plan.patterns) {
       names.emplace_back(recipe, pattern);
       benches.push_back(std::make_unique<BlockBench>(plan.shape, recipe, pattern, planner, inputs));
+      if (!Recipe::parse(recipe).fp8) plain.require_equal(*benches.back(), recipe);
       progress(0.4 * static_cast<double>(benches.size()) /
                static_cast<double>(plan.recipes.size() * plan.patterns.size()));
     }
   }
-  std::vector<double> dense_steps;
+  std::vector<double> dense_steps, plain_steps, plain_ours;
   std::vector<StepSamples> samples(benches.size());
+  if (plan.plain) plain.step(threads());  // allocates
   for (int round = 0; round < plan.rounds; ++round) {
     const double dense_ms = dense.step();
     dense_steps.push_back(dense_ms);
@@ -240,9 +278,19 @@ StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& 
       const double ms = benches[i]->step();
       samples[i].add(ms, dense_ms, *benches[i]);
     }
+    // It is slow, so each form has its turn in every other round.
+    if (plan.plain && round % 2 == 0) plain_steps.push_back(plain.step(plan.torch_threads));
+    if (plan.plain && (round % 2 == 1 || plan.rounds == 1)) {
+      plain_ours.push_back(plain.step(threads()));
+    }
     progress(0.4 + 0.6 * (round + 1.0) / plan.rounds);
   }
+  StepRecords found;
   found.dense_ms = middle(dense_steps);
+  if (plan.plain) {
+    found.plain_ms = middle(plain_steps);
+    found.plain_all_threads_ms = middle(plain_ours);
+  }
   for (size_t i = 0; i < benches.size(); ++i) {
     found.records.push_back(
         step_record(names[i].first, names[i].second, samples[i], found.dense_ms, *benches[i]));

@@ -7,8 +7,9 @@
 // rounds. Masks that come once in many steps are timed by themselves and divided by that number. A
 // recipe is measured in its sparse phase.
 //
-// Beside it, the same block in plain libtorch, with the threads that libtorch starts with: what a
-// user has who does nothing.
+// Beside it, in the same rounds, the same block in plain libtorch, as its user would write it: with
+// the threads that libtorch starts with, which is what one has who does nothing, and with as many
+// as weft has. Before anything is timed, the output of every block is checked against it.
 #pragma once
 
 #include <functional>
@@ -56,7 +57,8 @@ struct StepRecord {
 struct StepRecords {
   std::vector<StepRecord> records;
   double dense_ms = 0.0;
-  std::optional<double> plain_ms;  // of plain libtorch
+  std::optional<double> plain_ms;              // of plain libtorch, as it starts
+  std::optional<double> plain_all_threads_ms;  // with the threads that weft has
 };
 
 StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& progress);

@@ -65,7 +65,7 @@ class BenchStepCommand : public Command {
         bench::bench_step(plan, [&](double fraction) { progress.reach(0.7 * fraction); });
     const std::vector<double> memory = no_memory_ ? std::vector<double>() : memory_of(progress);
     progress.finish();
-    json_ ? report_json(found, memory) : report(found, memory, torch_threads);
+    json_ ? report_json(found, memory, torch_threads) : report(found, memory, torch_threads);
     return 0;
   }
 
@@ -143,7 +143,8 @@ class BenchStepCommand : public Command {
                     where.isa, where.threads, where.compiler, where.commit));
   }
 
-  void report_json(const bench::StepRecords& found, const std::vector<double>& memory) const {
+  void report_json(const bench::StepRecords& found, const std::vector<double>& memory,
+                   int torch_threads) const {
     const bench::Environment where = bench::environment();
     Json list = Json::array();
     for (size_t i = 0; i < found.records.size(); ++i) {
@@ -173,7 +174,9 @@ class BenchStepCommand : public Command {
       if (!memory.empty()) record["rss_ratio"] = memory[i];
       if (found.plain_ms) {
         record["plain_torch_ms"] = *found.plain_ms;
+        record["plain_torch_threads"] = torch_threads;
         record["dense_over_plain_torch"] = *found.plain_ms / r.dense_ms;
+        record["plain_torch_all_threads_ms"] = *found.plain_all_threads_ms;
       }
       list.push_back(std::move(record));
     }

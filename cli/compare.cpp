@@ -8,6 +8,7 @@
 #include "cli/stop_signal.h"
 #include "cli/train_commands.h"
 #include "weft/core/atomic_file.h"
+#include "weft/core/text.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
@@ -22,6 +23,18 @@ std::vector<std::string> split(const std::string& text) {
   }
   return parts;
 }
+
+class NotePrinter : public TrainerListener {
+ public:
+  explicit NotePrinter(Progress& progress) : progress_(progress) {}
+  void on_note(const std::string& note) override {
+    progress_.finish();
+    std::fputs(fmt::format("weft: {}\n", printable(note, 2000)).c_str(), stderr);
+  }
+
+ private:
+  Progress& progress_;
+};
 
 class CompareCommand : public Command {
  public:
@@ -50,7 +63,7 @@ class CompareCommand : public Command {
 
   int run() override {
     CompareOptions options;
-    options.run = run_.options();
+    options.run = run_.options().resolved();
     options.recipes = recipes_.empty() ? all_recipes() : split(recipes_);
     options.patterns = patterns_.empty() ? std::vector<std::string>{"2:4"} : patterns_;
     options.seeds = seeds_;
@@ -58,8 +71,9 @@ class CompareCommand : public Command {
     if (options.run.threads > 0) set_threads(static_cast<int>(options.run.threads));
     Progress progress("comparing", 100000);
     const StopSignal stop;
-    const auto result =
-        compare(out_, options, &stop.signal(), [&](double fraction) { progress.reach(fraction); });
+    NotePrinter notes(progress);
+    const auto result = compare(
+        out_, options, &stop.signal(), [&](double fraction) { progress.reach(fraction); }, &notes);
     progress.finish();
     if (!result) {
       print("stopped: the same command goes on\n");

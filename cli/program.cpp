@@ -77,8 +77,11 @@ int run_program(int argc, char** argv, std::vector<CommandEntry> (*commands)(int
     return run(argc, argv, commands(argc, argv));
   } catch (const std::bad_alloc&) {
     return complain(1, "out of memory");
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     return complain(1, error.what());
+  } catch (const std::exception& error) {  // of a library; torch's have stack traces
+    const std::string what = error.what();
+    return complain(1, what.substr(0, what.find('\n')));
   }
 }
 

@@ -31,6 +31,7 @@ std::vector<std::string> RunFlags::Value::given() const {
 }
 
 void RunFlags::declare(Flags& flags, const std::vector<std::string>& except) {
+  except_ = except;
   flags.text("--config", "FILE", config_, "A TOML file with any of the options below as keys");
   for (const OptionField& field : option_fields()) {
     if (std::ranges::find(except, field.name) == except.end()) {
@@ -52,7 +53,7 @@ void RunFlags::declare(Flags& flags, const std::vector<std::string>& except) {
 
 RunOptions RunFlags::options() const {
   RunOptions options;
-  if (!config_.empty()) read_config(config_, options);
+  if (!config_.empty()) read_config(config_, options, except_);
   for (const Value& value : values_) {
     const std::vector<std::string> given = value.given();
     if (!given.empty()) value.field->set(options, given);

@@ -28,6 +28,7 @@ class RunFlags {
     std::vector<std::string> given() const;
   };
   std::string config_;
+  std::vector<std::string> except_;
   std::vector<Value> values_;
 };
 

@@ -49,9 +49,10 @@ void print_layers(const std::vector<PlannedLayer>& layers) {
   }
   print(table.str());
   if (ratios) {
-    print(
+    print(fmt::format(
         "\nA product is sparse where dense time / (sparse time + packing), the figure beside it, "
-        "is above 1.02;\nlayers that are not sparse all the time are dense in between.\n");
+        "is above {};\nlayers that are not sparse all the time are dense in between.\n",
+        kSparseMargin));
   }
 }
 
@@ -152,9 +153,6 @@ class TrainCommand : public Command {
       throw UsageError(fmt::format("{} does not go with --resume: the run has its options", flag));
     }
     RunOptions options = resume_options(resume_);
-    const Json record = read_run_record(resume_);
-    WEFT_CHECK(record["status"] != "done", "{}: the run is done: see `weft eval {}`", resume_,
-               resume_);
     if (!given.empty()) options.threads = run_.options().threads;
     return options;
   }

@@ -72,7 +72,7 @@ TEST(RunOptions, AWrongConfigurationIsNamedWithItsLine) {
   EXPECT_TRUE(contains(config_problem("rule = \"dense\""), "LAYERS=RECIPE"));
   RunOptions options;
   EXPECT_TRUE(contains(message_of([&] { read_config("/nowhere/run.toml", options); }),
-                       "/nowhere/run.toml: cannot be read"));
+                       "/nowhere/run.toml: cannot open"));
 }
 
 TEST(RunOptions, FieldsThatContradictEachOtherAreRefused) {
@@ -167,6 +167,21 @@ TEST(MetricsFile, IsCutToWhatARunHadWhenItWasSaved) {
                          MetricsFile("/dev/full", 0).add({{"step", 1}});
                        }),
                        "/dev/full: cannot be written"));
+}
+
+TEST(StepSeconds, NeedsEveryStepOnce) {
+  const ScratchFolder scratch;
+  const auto problem = [&](const std::string& text) {
+    std::ofstream(scratch / "m") << text;
+    return message_of([&] { read_step_seconds(scratch / "m", 2); });
+  };
+  const std::string one = "{\"step\":1,\"step_ms\":5}\n", two = "{\"step\":2,\"step_ms\":6}\n";
+  EXPECT_EQ(problem(one + "{\"step\":1,\"eval_loss\":1}\n" + two), "(no Error)");
+  EXPECT_EQ(read_step_seconds(scratch / "m", 2), (std::vector<double>{5e-3, 6e-3}));
+  EXPECT_TRUE(contains(problem(one), "has 1 steps, and the run took 2"));
+  EXPECT_TRUE(contains(problem(two + one), "m:1: not the line of step 1"));
+  EXPECT_TRUE(contains(problem(one + "{\"step\":2,\"step_ms\":\"x\"}\n"), "m:2: 'step_ms'"));
+  EXPECT_TRUE(contains(problem(one + "{half"), "m:2"));
 }
 
 TEST(PeakMemory, IsWhatThisProcessHas) {

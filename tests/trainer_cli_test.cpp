@@ -40,14 +40,16 @@ class TrainerCommands : public ::testing::Test {
   std::string model(const std::string& name) const {
     return contents(folder(name) + "/model.safetensors");
   }
-  void wait_for_step(const std::string& name, int64_t step) const {
+  // Whether the run gets there.
+  bool wait_for_step(const std::string& name, int64_t step) const {
     for (int i = 0; i < 2000; ++i) {
       std::ifstream metrics(folder(name) + "/metrics.jsonl");
       int64_t lines = 0;
       for (std::string line; std::getline(metrics, line);) ++lines;
-      if (lines >= step) return;
+      if (lines >= step) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
+    return false;
   }
 
   ScratchFolder scratch_;
@@ -97,6 +99,7 @@ TEST_F(TrainerCommands, FlagsStandAboveTheConfigurationFile) {
 
 TEST_F(TrainerCommands, WrongUsageIsOneLineAndLeavesNothing) {
   std::ofstream(scratch_ / "bad.toml") << "stps = 3\n";
+  std::ofstream(scratch_ / "rule.toml") << "rule = \"a=ste\"\n";
   const std::vector<std::tuple<std::vector<std::string>, int, std::string>> cases = {
       {{"train"}, 2, "--out DIR is needed"},
       {train("x", {"--recipe", "magic"}), 2, "magic"},
@@ -106,6 +109,10 @@ TEST_F(TrainerCommands, WrongUsageIsOneLineAndLeavesNothing) {
       {train("x", {"--accumulate", "3"}), 2, "micro-batches"},
       {train("x", {"--data", "idx:/nowhere"}), 1, "/nowhere"},
       {train("x", {"--plan", "/nowhere.json"}), 1, "/nowhere.json"},
+      {train("x", {"--rule", "(=dense"}), 2, "no regular expression"},
+      {{"compare", "--out", folder("x"), "--config", folder("rule.toml")},
+       1,
+       "rule.toml:1: the key 'rule' does not go with this command"},
       {{"train", "--resume", folder("x")}, 1, "no run there"},
       {{"train", "--out", "/proc/weft", "--train-images", "10", "--test-images", "5"},
        1,
@@ -120,7 +127,7 @@ TEST_F(TrainerCommands, WrongUsageIsOneLineAndLeavesNothing) {
     EXPECT_EQ(outcome.code, code) << part;
     EXPECT_TRUE(contains(outcome.err, part)) << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-    EXPECT_FALSE(std::filesystem::exists(folder("x") + "/run.json")) << part;
+    EXPECT_FALSE(std::filesystem::exists(folder("x"))) << part;
   }
 }
 
@@ -138,7 +145,7 @@ TEST_F(TrainerCommands, ASignalSavesAndTheRunGoesOnBitForBit) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const std::string name = signal == SIGINT ? "interrupted" : "terminated";
     Program program(train(name, {"--recipe", "t-sr-ste", "--checkpoint-every", "0"}, "150"));
-    wait_for_step(name, 30);
+    ASSERT_TRUE(wait_for_step(name, 30));
     ::kill(program.pid(), signal);
     const Outcome stopped = program.wait();
     EXPECT_EQ(stopped.code, 128 + signal) << stopped.err;
@@ -163,15 +170,15 @@ TEST_F(TrainerCommands, AKilledRunGoesOnBitForBit) {
   ASSERT_EQ(run(train("whole", {"--recipe", "lbc"}, "200")).code, 0);
   {
     Program program(train("killed", {"--recipe", "lbc"}, "200"));
-    wait_for_step("killed", 23);
+    ASSERT_TRUE(wait_for_step("killed", 23));
     ::kill(program.pid(), SIGKILL);
-    program.wait();
+    EXPECT_EQ(program.wait().code, 128 + SIGKILL);
   }
   for (const int64_t step : {70, 111}) {
     Program program({"train", "--resume", folder("killed")});
-    wait_for_step("killed", step);
+    ASSERT_TRUE(wait_for_step("killed", step));
     ::kill(program.pid(), SIGKILL);
-    program.wait();
+    EXPECT_EQ(program.wait().code, 128 + SIGKILL);
   }
   const Outcome last = run({"train", "--resume", folder("killed")});
   ASSERT_EQ(last.code, 0) << last.err;
@@ -273,9 +280,16 @@ TEST_F(TrainerCommands, BenchStepHasItsRecords) {
   const Json records = outcome.json();
   ASSERT_EQ(records.size(), 4u);
   for (const Json& record : records) {
-    for (const char* name : {"ratio", "mask_share", "pack_share", "rss_ratio", "plain_torch_ms"}) {
-      EXPECT_GE(record[name].get<double>(), 0.0) << name;
+    for (const char* name :
+         {"ratio", "rss_ratio", "plain_torch_ms", "plain_torch_all_threads_ms"}) {
+      EXPECT_GT(record[name].get<double>(), 0.0) << name;
     }
+    for (const char* name : {"mask_share", "pack_share"}) {
+      EXPECT_GT(record[name].get<double>(), 0.0) << name;
+      EXPECT_LT(record[name].get<double>(), 1.0) << name;
+    }
+    EXPECT_GT(record["rss_ratio"].get<double>(), 0.5);
+    EXPECT_LT(record["rss_ratio"].get<double>(), 2.0);
     EXPECT_EQ(record["ratio_spread"].size(), 2u);
     EXPECT_EQ(record["plan"], "sparse/sparse/sparse");
   }

@@ -181,6 +181,19 @@ TEST(Trainer, ANonFiniteLossEndsTheRunWithStepAndLayer) {
   EXPECT_TRUE(contains(message, "whose product is not finite is h")) << message;
 }
 
+TEST(Trainer, WeightsThatAreNotFiniteAreNoResult) {
+  const ScratchFolder scratch;
+  RunOptions options = small_run("mlp", "dense");
+  options.steps = 1;
+  options.learning_rate = 1e6;
+  options.warmup = 0;
+  options.depth = 9;
+  Trainer trainer = Trainer::begin(scratch / "run", make_parts(options));
+  trainer.advance(1);
+  EXPECT_TRUE(contains(message_of([&] { trainer.finish(); }), "the loss of the evaluation is"));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "run" / "model.safetensors"));
+}
+
 TEST(Trainer, MetricsHaveTheTelemetryOfEveryRecipe) {
   const ScratchFolder scratch;
   for (const Recipe& recipe : recipes()) {
@@ -322,16 +335,93 @@ TEST_F(SavedRun, ACheckpointOfAnotherRunIsRefused) {
 }
 
 TEST_F(SavedRun, ANewerCheckpointAndAForeignFileAreRefused) {
-  TensorFile file = read_tensors(checkpoint(8));
+  const TensorFile file = read_tensors(checkpoint(8));
   NamedTensors tensors(file.tensors.begin(), file.tensors.end());
   Metadata newer = file.metadata;
   std::string& entry = newer["weft.checkpoint"];
   entry.replace(entry.find("\"version\":1"), 11, "\"version\":2");
-  write_tensors(checkpoint(8), tensors, newer);
+  write_tensors(checkpoint(8), tensors, newer, Checksum::kYes);
   write_tensors(checkpoint(4), tensors, {});
   EXPECT_TRUE(contains(message_of([&] { resumed_step(); }), "no checkpoint can be used"));
   EXPECT_TRUE(contains(notes_.all, "of version 2, and this weft knows 1")) << notes_.all;
   EXPECT_TRUE(contains(notes_.all, "not a checkpoint of a run of weft")) << notes_.all;
+}
+
+// Whoever edits a checkpoint, with or without a new checksum, does not get a run that goes wrong.
+TEST_F(SavedRun, AnEditedCheckpointIsRefused) {
+  const std::string whole = contents(checkpoint(8));
+  const TensorFile file = read_tensors(checkpoint(8));
+  const auto edited = [&](const std::string& from, const std::string& to) {
+    Metadata metadata = file.metadata;
+    std::string& entry = metadata["weft.checkpoint"];
+    const size_t at = entry.find(from);
+    EXPECT_NE(at, std::string::npos) << from << " in " << entry;
+    entry.replace(at, from.size(), to);
+    return metadata;
+  };
+  const auto resumed_with = [&](const NamedTensors& tensors, const Metadata& metadata,
+                                Checksum checksum) {
+    write_tensors(checkpoint(8), tensors, metadata, checksum);
+    notes_.all.clear();
+    const int64_t step = resumed_step();
+    EXPECT_TRUE(contains(notes_.all, "refused: " + checkpoint(8).string())) << notes_.all;
+    return step;
+  };
+  const NamedTensors tensors(file.tensors.begin(), file.tensors.end());
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"\"step\":8", "\"step\":3"},
+           {"\"step\":8", "\"step\":-5"},
+           {"\"step\":8", "\"step\":1e300"},
+           {"\"step\":8", "\"step\":\"x\""},
+           {"\"data_position\":64", "\"data_position\":65"},
+           {"\"optimizer_steps\":{", "\"optimizer_steps\":5,\"x\":{"},
+           {"\"hidden1.weight\":8", "\"other\":8"},
+           {"\"flips\":", "\"flops\":"}}) {
+    EXPECT_EQ(resumed_with(tensors, edited(from, to), Checksum::kYes), 4) << to;
+    EXPECT_EQ(resumed_with(tensors, edited(from, to), Checksum::kNo), 4) << "no checksum: " << to;
+  }
+  NamedTensors other = tensors;
+  for (auto& [name, tensor] : other) {
+    if (name == "random") tensor = torch::zeros({7}, torch::kByte);
+  }
+  EXPECT_EQ(resumed_with(other, file.metadata, Checksum::kYes), 4);
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(8).string() + ".refused"));
+  std::ofstream(checkpoint(8), std::ios::binary) << whole;
+  EXPECT_EQ(resumed_step(), 8);
+}
+
+TEST_F(SavedRun, ReportsTheWholeRun) {
+  const auto whole = scratch_ / "whole";
+  Trainer untouched = Trainer::begin(whole, make_parts(options_));
+  untouched.advance(options_.steps);
+  const RunResult expected = untouched.finish();
+  Trainer resumed = Trainer::resume(folder_, make_parts(resume_options(folder_)));
+  resumed.advance(options_.steps);
+  const RunResult found = resumed.finish();
+  EXPECT_EQ(found.flip_rate, expected.flip_rate);
+  EXPECT_EQ(found.products, expected.products);
+  EXPECT_EQ(found.eval.loss, expected.eval.loss);
+  EXPECT_EQ(found.density, expected.density);
+  // Done is done.
+  EXPECT_TRUE(
+      contains(message_of([&] { Trainer::resume(folder_, make_parts(resume_options(folder_))); }),
+               "the run is done"));
+  EXPECT_EQ(read_run_result(folder_).eval.loss, expected.eval.loss);
+}
+
+TEST_F(SavedRun, GarbageDoesNotPushOutWhatIsGood) {
+  for (const int64_t step : {999998, 999999}) std::ofstream(checkpoint(step)) << "garbage";
+  std::ofstream(folder_ / "checkpoints" / ".step-1.safetensors.weft-1-1") << "half a file";
+  {
+    Trainer trainer = Trainer::resume(folder_, make_parts(resume_options(folder_)));
+    trainer.advance(2);
+    trainer.save_checkpoint();
+  }
+  EXPECT_EQ(resumed_step(), 10);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "checkpoints" / ".step-1.safetensors.weft-1-1"));
+  std::filesystem::remove(folder_ / "run.json");
+  EXPECT_TRUE(contains(message_of([&] { Trainer::begin(folder_, make_parts(options_)); }),
+                       "checkpoints of a run that is gone"));
 }
 
 TEST_F(SavedRun, SaysWhatDiffers) {
@@ -411,7 +501,7 @@ TEST(LoadModel, EvaluatesAsTheRunDid) {
     const RunResult result = trainer.finish();
     RunParts parts = load_model(scratch / "run");
     const EvalReport again = evaluate(*parts.model, *parts.source, options.batch, 0);
-    EXPECT_NEAR(again.loss, result.eval.loss, 1e-5) << recipe;
+    EXPECT_EQ(again.loss, result.eval.loss) << recipe;
     EXPECT_EQ(again.accuracy, result.eval.accuracy) << recipe;
   }
   EXPECT_TRUE(contains(message_of([] { load_model("/nowhere"); }), "no run there"));

@@ -7,8 +7,6 @@
 namespace weft {
 namespace {
 
-// Sparse must win by this much: what is left of noise after medians, and a tie goes to dense.
-constexpr double kMargin = 1.03;
 // Below this ratio either way the model is not trusted and the shape itself is measured.
 constexpr double kClear = 1.3;
 
@@ -100,7 +98,7 @@ ProductPlan Planner::decide(const Request& request, Product product) {
   const double packs = packs_per_product(request.products_per_pack, plan.kind);
   time(request, packs, plan);
   const double found = ratio(plan.times, packs);
-  plan.choice = found > kMargin ? Choice::kSparse : Choice::kDense;
+  plan.choice = found > kSparseMargin ? Choice::kSparse : Choice::kDense;
   plan.reason =
       fmt::format("{}: dense / (sparse{}) = {:.2f}", plan.measured ? "measured" : "predicted",
                   packs > 0 ? " + packing" : "", found);

@@ -66,6 +66,9 @@ struct LayerPlan {
   }
 };
 
+// A product runs sparse if dense time / (sparse time + packing) is above it: a tie is no reason.
+inline constexpr double kSparseMargin = 1.03;
+
 enum class PlanMode : uint8_t { kAuto, kDense, kSparse };
 PlanMode parse_plan_mode(std::string_view text);  // "auto", "dense", "sparse"
 

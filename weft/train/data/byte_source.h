@@ -1,4 +1,4 @@
-// ByteSource: the bytes of a file, plain or gzip, from front to back. Internal to data.
+// ByteSource: the bytes of a file, plain or gzip, from front to back. Internal to train.
 //
 // Read in bounded pieces. A gzip stream must be whole, with the right checksum, and nothing but
 // further gzip members may follow it.

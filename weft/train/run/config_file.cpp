@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
-#include <fstream>
-#include <sstream>
+#include <algorithm>
 
 #include "weft/core/error.h"
 #include "weft/core/text.h"
+#include "weft/train/run/read_file.h"
 #include "weft/train/run/run_options.h"
 
 namespace weft {
@@ -33,15 +33,13 @@ std::vector<std::string> texts_of(const toml::node& node) {
 
 }  // namespace
 
-void read_config(const std::filesystem::path& path, RunOptions& options) {
+void read_config(const std::filesystem::path& path, RunOptions& options,
+                 std::span<const std::string> except) {
   const std::string file = printable(path.string());
-  std::ifstream stream(path);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  WEFT_CHECK(stream.good() && !std::filesystem::is_directory(path), "{}: cannot be read", file);
+  const std::string text = read_small_file(path);
   toml::table table;
   try {
-    table = toml::parse(text.str());
+    table = toml::parse(text);
   } catch (const toml::parse_error& error) {
     throw Error(
         fmt::format("{}:{}: {}", file, error.source().begin.line, printable(error.description())));
@@ -50,6 +48,8 @@ void read_config(const std::filesystem::path& path, RunOptions& options) {
     const std::string name(key.str());
     const std::string where = fmt::format("{}:{}", file, key.source().begin.line);
     const OptionField& field = option_field(name, where);
+    WEFT_CHECK(std::ranges::find(except, name) == except.end(),
+               "{}: the key '{}' does not go with this command", where, name);
     try {
       field.set(options, texts_of(node));
     } catch (const Error& error) {

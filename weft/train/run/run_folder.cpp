@@ -9,12 +9,11 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "weft/core/error.h"
 #include "weft/core/text.h"
+#include "weft/train/run/read_file.h"
 
 namespace weft {
 namespace {
@@ -29,24 +28,37 @@ void make_folder(const fs::path& path) {
   WEFT_CHECK(!failure, "{}: cannot make the folder: {}", shown(path), failure.message());
 }
 
-std::string read_file(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  WEFT_CHECK(stream.is_open(), "{}: cannot be read: {}", shown(path), std::strerror(errno));
-  std::ostringstream text;
-  text << stream.rdbuf();
-  return text.str();
+// What a killed process was writing (core/atomic_file.h). The folder is locked, so nobody else is.
+void remove_unfinished(const fs::path& folder) {
+  std::error_code failure;
+  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
+    std::error_code gone;
+    if (name.starts_with(".") && name.find(".weft-") != std::string::npos) {
+      fs::remove(entry->path(), gone);
+    }
+  }
 }
 
 }  // namespace
 
-RunFolder RunFolder::create(const fs::path& path) {
+void RunFolder::require_free(const fs::path& path) {
   WEFT_CHECK(!path.empty(), "a run needs a folder");
-  RunFolder folder(path);
+  const RunFolder folder(path);
   std::error_code failure;
   WEFT_CHECK(!fs::exists(folder.record(), failure),
              "{}: holds a run already: go on with --resume, or choose another folder", shown(path));
+  WEFT_CHECK(!fs::exists(path / "checkpoints", failure) || folder.checkpoints().empty(),
+             "{}: holds checkpoints of a run that is gone: choose another folder", shown(path));
+}
+
+RunFolder RunFolder::create(const fs::path& path) {
+  require_free(path);
+  RunFolder folder(path);
   make_folder(path / "checkpoints");
   folder.lock();
+  require_free(path);  // nobody came in between
   return folder;
 }
 
@@ -72,6 +84,8 @@ void RunFolder::lock() {
   WEFT_CHECK(lock_ >= 0, "{}: cannot be opened: {}", shown(path_), std::strerror(errno));
   WEFT_CHECK(::flock(lock_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
              "{}: another process is at this run", shown(path_));
+  remove_unfinished(path_);
+  remove_unfinished(path_ / "checkpoints");
 }
 
 fs::path RunFolder::checkpoint(int64_t step) const {
@@ -104,12 +118,19 @@ void RunFolder::remove_old_checkpoints() const {
   }
 }
 
+void RunFolder::put_aside(int64_t step) const {
+  fs::path aside = checkpoint(step);
+  aside += ".refused";
+  std::error_code failure;  // it may be gone already
+  fs::rename(checkpoint(step), aside, failure);
+}
+
 Json read_run_record(const fs::path& folder) {
   const fs::path path = folder / "run.json";
   std::error_code failure;
   WEFT_CHECK(fs::exists(path, failure), "{}: no run there: it has no run.json", shown(folder));
   const std::string name = shown(path);
-  Json record = Json::parse(read_file(path), name);
+  Json record = Json::parse(read_small_file(path), name);
   WEFT_CHECK(record.is_object() && record.contains("format") && record["format"] == "weft.run",
              "{}: not the record of a run of weft", name);
   WEFT_CHECK(record.contains("version") && record["version"] == 1,
@@ -119,6 +140,29 @@ Json read_run_record(const fs::path& folder) {
     WEFT_CHECK(record.contains(member), "{}: '{}' is missing", name, member);
   }
   return record;
+}
+
+std::vector<double> read_step_seconds(const fs::path& path, int64_t steps) {
+  const std::string name = shown(path);
+  const std::string text = read_small_file(path);
+  std::vector<double> seconds;
+  int64_t line = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string where = fmt::format("{}:{}", name, ++line);
+    const Json entry = Json::parse(std::string_view(text).substr(begin, end - begin), where);
+    begin = end + 1;
+    if (!entry.is_object() || entry.contains("eval_loss")) continue;
+    WEFT_CHECK(entry.contains("step") && entry["step"] == static_cast<int64_t>(seconds.size()) + 1,
+               "{}: not the line of step {}", where, seconds.size() + 1);
+    WEFT_CHECK(entry.contains("step_ms") && entry["step_ms"].is_number() &&
+                   entry["step_ms"].get<double>() > 0.0,
+               "{}: 'step_ms' is no time", where);
+    seconds.push_back(1e-3 * entry["step_ms"].get<double>());
+  }
+  WEFT_CHECK(static_cast<int64_t>(seconds.size()) == steps, "{}: has {} steps, and the run took {}",
+             name, seconds.size(), steps);
+  return seconds;
 }
 
 MetricsFile::MetricsFile(const fs::path& path, uint64_t bytes) : name_(shown(path)) {

@@ -21,7 +21,9 @@ class RunFolder {
  public:
   static constexpr int kCheckpointsKept = 2;
 
-  // Makes the folder, if need be. Throws Error if it holds a run already.
+  // Throws Error if the folder holds a run, or what is left of one.
+  static void require_free(const std::filesystem::path& path);
+  // Makes the folder, if need be; it must be free.
   static RunFolder create(const std::filesystem::path& path);
   // Throws Error if there is no run, or another process has it.
   static RunFolder open(const std::filesystem::path& path);
@@ -39,6 +41,7 @@ class RunFolder {
 
   std::vector<int64_t> checkpoints() const;  // their steps, the newest first
   void remove_old_checkpoints() const;       // all but the newest kCheckpointsKept
+  void put_aside(int64_t step) const;        // one that cannot be used, as *.refused
 
  private:
   explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
@@ -51,6 +54,10 @@ class RunFolder {
 // The run.json of a folder, checked to be one of a version that we know. Throws Error that names
 // it.
 Json read_run_record(const std::filesystem::path& folder);
+
+// The times of all steps of a run. Throws Error that names the file and the line if it does not
+// have every step once, in order. Metrics of up to 64 MB.
+std::vector<double> read_step_seconds(const std::filesystem::path& path, int64_t steps);
 
 // metrics.jsonl, to which lines are added. What cannot be written whole is taken back.
 class MetricsFile {

@@ -1,6 +1,7 @@
 #include "weft/train/run/run_options.h"
 
 #include <fmt/format.h>
+#include <re2/re2.h>
 
 #include <algorithm>
 #include <charconv>
@@ -226,6 +227,9 @@ RunRule parse_rule(const std::string& text, const Pattern& otherwise) {
     rule.recipe = recipe.substr(0, at);
   }
   Recipe::parse(rule.recipe).check(rule.pattern);
+  const RE2 expression(rule.layers, RE2::Quiet);
+  WEFT_CHECK(expression.ok(), "rule '{}': no regular expression: {}", printable(text),
+             expression.error());
   return rule;
 }
 
@@ -243,11 +247,15 @@ const OptionField& option_field(const std::string& name, const std::string& what
   return *nearest;
 }
 
-void RunOptions::check() const {
+void RunOptions::check_training() const {
   Recipe::parse(recipe).check(Pattern::parse(pattern));
   for (const std::string& rule : rules) parse_rule(rule, Pattern::parse(pattern));
-  WEFT_CHECK(batch % accumulate == 0, "batch {} cannot be cut into {} micro-batches", batch,
-             accumulate);
+  WEFT_CHECK(batch >= 1 && batch % accumulate == 0, "batch {} cannot be cut into {} micro-batches",
+             batch, accumulate);
+}
+
+void RunOptions::check() const {
+  check_training();
   const bool text = DataSpec::parse(data).kind == DataKind::kText;
   WEFT_CHECK(text == (model == "gpt"), "model {} learns from {}, and data '{}' is {}", model,
              model == "gpt" ? "text" : "images", data, text ? "text" : "images");

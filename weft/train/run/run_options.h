@@ -58,6 +58,8 @@ struct RunOptions {
 
   // Throws Error if fields contradict each other.
   void check() const;
+  // The same without the model and the data, which may be the caller's own.
+  void check_training() const;
   // With a number in place of every 0 that means "what suits". Throws Error if the model is
   // unknown.
   RunOptions resolved() const;
@@ -91,6 +93,8 @@ std::span<const OptionField> option_fields();
 const OptionField& option_field(const std::string& name, const std::string& what);
 
 // Sets what a TOML file says. Throws Error with a line that names the file, the line and the key.
-void read_config(const std::filesystem::path& path, RunOptions& options);
+// Keys of `except` are refused.
+void read_config(const std::filesystem::path& path, RunOptions& options,
+                 std::span<const std::string> except = {});
 
 }  // namespace weft

@@ -29,7 +29,11 @@ class ImageSource : public BatchSource {
   std::string unit() const override { return "images"; }
   int64_t units_per_sample() const override { return 1; }
   uint32_t fingerprint() const override {
-    return checksum(checksum(0, raw(data_.train.pixels)), raw(data_.train.labels));
+    uint32_t sum = 0;
+    for (const ImageSet* images : {&data_.train, &data_.test}) {
+      sum = checksum(checksum(sum, raw(images->pixels)), raw(images->labels));
+    }
+    return sum;
   }
 
  private:
@@ -80,7 +84,9 @@ class TextSource : public BatchSource {
   }
   std::string unit() const override { return "tokens"; }
   int64_t units_per_sample() const override { return context_; }
-  uint32_t fingerprint() const override { return checksum(0, raw(data_.train.bytes)); }
+  uint32_t fingerprint() const override {
+    return checksum(checksum(0, raw(data_.train.bytes)), raw(data_.test.bytes));
+  }
 
  private:
   static constexpr uint64_t kShiftStream = uint64_t{0x73686966} << 32;  // "shif"

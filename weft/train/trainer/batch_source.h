@@ -33,7 +33,7 @@ class BatchSource {
   // What a sample counts as in "per second": "images", "tokens"; and how many of them it is.
   virtual std::string unit() const = 0;
   virtual int64_t units_per_sample() const = 0;
-  // A checksum of the training samples: a run goes on only with the data that it began with.
+  // A checksum of all samples: a run goes on only with the data that it began with.
   virtual uint32_t fingerprint() const = 0;
 };
 

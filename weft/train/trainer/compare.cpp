@@ -1,7 +1,6 @@
 #include "weft/train/trainer/compare.h"
 
 #include <cmath>
-#include <fstream>
 
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/core/text.h"
@@ -38,25 +37,18 @@ bool is_done(const std::filesystem::path& folder) {
 
 // The time of a whole run: medians of short stretches, so that a moment's disturbance does not
 // count, and summed, so that every phase of it does.
-double run_seconds(const std::filesystem::path& folder) {
-  std::ifstream stream(folder / "metrics.jsonl");
-  std::string line;
-  std::vector<double> stretch;
+double run_seconds(const std::filesystem::path& folder, int64_t steps) {
+  const std::vector<double> all = read_step_seconds(folder / "metrics.jsonl", steps);
+  constexpr size_t kStretch = 4 * kStepsPerTurn;
   double sum = 0.0;
-  const auto close_stretch = [&] {
-    if (stretch.empty()) return;
+  for (size_t begin = 0; begin < all.size(); begin += kStretch) {
+    const size_t end = std::min(begin + kStretch, all.size());
+    std::vector<double> stretch(all.begin() + static_cast<int64_t>(begin),
+                                all.begin() + static_cast<int64_t>(end));
     const auto middle = stretch.begin() + static_cast<int64_t>(stretch.size() / 2);
     std::nth_element(stretch.begin(), middle, stretch.end());
     sum += *middle * static_cast<double>(stretch.size());
-    stretch.clear();
-  };
-  while (std::getline(stream, line)) {
-    const Json entry = Json::parse_or_null(line);
-    if (!entry.is_object() || !entry.contains("step_ms")) continue;
-    stretch.push_back(1e-3 * entry["step_ms"].get<double>());
-    if (stretch.size() == 4 * kStepsPerTurn) close_stretch();
   }
-  close_stretch();
   return sum;
 }
 
@@ -64,10 +56,8 @@ double run_seconds(const std::filesystem::path& folder) {
 class SeedRuns {
  public:
   SeedRuns(const std::filesystem::path& folder, const CompareOptions& options, int64_t seed,
-           const std::shared_ptr<Planner>& planner) {
+           const TrainerSetup& setup) {
     std::shared_ptr<BatchSource> source;
-    TrainerSetup setup;
-    setup.planner = planner;
     for (const CompareEntry& entry : compare_entries(options)) {
       const RunOptions run = options_of(options, entry, seed);
       const auto where = folder / run_folder_name(entry.recipe, entry.pattern, run.seed);
@@ -121,7 +111,7 @@ CompareRow row_of(const std::filesystem::path& folder, const CompareOptions& opt
     const auto dense = folder / run_folder_name("dense", "", number);
     const RunResult result = read_run_result(where);
     row.metrics.push_back(text ? result.eval.loss : result.eval.accuracy);
-    ratios.push_back(run_seconds(dense) / run_seconds(where));
+    ratios.push_back(run_seconds(dense, options.run.steps) / run_seconds(where, options.run.steps));
     const auto share = 1.0 / static_cast<double>(options.seeds);
     row.step_seconds += share * result.step_seconds;
     row.flip_rate += share * result.flip_rate;
@@ -193,7 +183,8 @@ std::string run_folder_name(const std::string& recipe, const std::string& patter
 
 std::optional<CompareResult> compare(const std::filesystem::path& folder,
                                      const CompareOptions& options, const std::atomic<int>* stop,
-                                     const std::function<void(double)>& progress) {
+                                     const std::function<void(double)>& progress,
+                                     TrainerListener* listener) {
   WEFT_CHECK(!options.recipes.empty() && !options.patterns.empty() && options.seeds >= 1,
              "a comparison needs a recipe, a pattern and a seed");
   const std::vector<CompareEntry> entries = compare_entries(options);
@@ -206,7 +197,7 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
   const double per_seed =
       static_cast<double>(entries.size()) * static_cast<double>(options.run.steps);
   for (int64_t seed = 0; seed < options.seeds; ++seed) {
-    SeedRuns runs(folder, options, seed, planner);
+    SeedRuns runs(folder, options, seed, {listener, planner});
     runs.take_turns(stop, [&] {
       const double done = per_seed - static_cast<double>(runs.steps_left());
       progress((static_cast<double>(seed) + done / per_seed) / static_cast<double>(options.seeds));

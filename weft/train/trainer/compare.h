@@ -56,7 +56,8 @@ std::string run_folder_name(const std::string& recipe, const std::string& patter
 // folder has runs with other options.
 std::optional<CompareResult> compare(const std::filesystem::path& folder,
                                      const CompareOptions& options, const std::atomic<int>* stop,
-                                     const std::function<void(double)>& progress);
+                                     const std::function<void(double)>& progress,
+                                     TrainerListener* listener = nullptr);
 
 // A model file held against its own promises: empty if it keeps them, or what is wrong.
 std::string broken_promise(const std::filesystem::path& model);

@@ -8,6 +8,8 @@
 namespace weft {
 
 EvalReport evaluate(Model& model, const BatchSource& source, int64_t batch, int64_t samples) {
+  WEFT_CHECK(batch >= 1 && samples >= 0, "evaluation of {} samples in batches of {}", samples,
+             batch);
   const auto start = std::chrono::steady_clock::now();
   const torch::NoGradGuard no_grad;
   const bool training = model.is_training();

@@ -19,15 +19,20 @@ void copy_tensor(torch::Tensor to, const std::string& name, const TensorFile& fi
   to.copy_(found->second);
 }
 
-// A trained mask does not change: `static`, sparse from its first step.
-TrainingPlan plan_of(const SparsityPlan& promises, std::shared_ptr<Planner> planner) {
+// A trained mask does not change: `static`, sparse from its first step, or, along both axes,
+// `transposable`; so that the planner is asked what it was asked in training.
+TrainingPlan plan_of(const SparsityPlan& promises, const RunOptions& options,
+                     std::shared_ptr<Planner> planner) {
   TrainingPlan plan;
   for (const auto& [name, promise] : promises.tensors) {
     const std::string layer = name.substr(0, name.size() - std::string_view(".weight").size());
-    plan.rules.push_back({RE2::QuoteMeta(layer), "static+dense_head=0", promise.pattern});
+    const bool both = promise.axis == Axis::kBoth;
+    plan.rules.push_back(
+        {RE2::QuoteMeta(layer), both ? "transposable" : "static+dense_head=0", promise.pattern});
   }
   plan.rules.push_back({".*", "dense", Pattern(2, 4)});
   plan.total_steps = 1;
+  plan.micro_batches = static_cast<int>(options.accumulate);
   plan.planner = std::move(planner);
   return plan;
 }
@@ -37,7 +42,7 @@ TrainingPlan plan_of(const SparsityPlan& promises, std::shared_ptr<Planner> plan
 RunParts load_model(const std::filesystem::path& folder, const std::string& data) {
   const Json record = read_run_record(folder);
   RunParts parts;
-  parts.options = resume_options(folder);
+  parts.options = resume_options(folder).resolved();
   if (!data.empty()) parts.options.data = data;
   parts.options.check();
   parts.source = make_batch_source(parts.options);
@@ -61,8 +66,13 @@ RunParts load_model(const std::filesystem::path& folder, const std::string& data
     }
   }
   auto planner = std::make_shared<Planner>();
-  planner->remember(record["plan"].dump());
-  sparsify(*parts.model, plan_of(SparsityPlan::from_metadata(file.metadata, name), planner));
+  try {
+    planner->remember(record["plan"].dump());
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}/run.json: {}", printable(folder.string(), 4096), error.what()));
+  }
+  sparsify(*parts.model,
+           plan_of(SparsityPlan::from_metadata(file.metadata, name), parts.options, planner));
   return parts;
 }
 

@@ -45,7 +45,12 @@ void load_adamw(const torch::Tensor& parameter, const std::string& name,
                 torch::optim::Optimizer& optimizer,
                 const std::map<std::string, torch::Tensor>& tensors, const Json& steps,
                 const std::string& what) {
-  if (!steps.contains(name)) return;  // it has not taken a step yet
+  if (!steps.contains(name)) {  // it has not taken a step yet
+    WEFT_CHECK(!tensors.contains(tensor_name(name, "exp_avg")),
+               "{}: parameter '{}' has moments and no step", what, name);
+    return;
+  }
+  WEFT_CHECK(steps[name].is_number_unsigned(), "{}: the step of '{}' is no number", what, name);
   auto state = std::make_unique<torch::optim::AdamWParamState>();
   state->step(steps[name].get<int64_t>());
   state->exp_avg(saved_like(parameter, tensor_name(name, "exp_avg"), tensors, what));
@@ -131,6 +136,7 @@ OptimizerState optimizer_state(torch::nn::Module& model, torch::optim::Optimizer
 void load_optimizer_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                           const std::map<std::string, torch::Tensor>& tensors, const Json& steps,
                           const std::string& what) {
+  WEFT_CHECK(steps.is_object(), "{}: 'optimizer_steps' is no object", what);
   optimizer.state().clear();
   const bool adamw = dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr;
   for (const auto& parameter : model.named_parameters()) {

@@ -2,8 +2,10 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "weft/checkpoint/safetensors.h"
 #include "weft/core/text.h"
 #include "weft/train/layers/layer.h"
+#include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/optimizer.h"
 
 namespace weft {
@@ -35,12 +37,16 @@ void load_model(const TensorFile& file, const std::string& path, Model& model) {
     load_parameter(parameter.value(), find(file, name, path),
                    fmt::format("{}: tensor '{}'", path, name));
   }
+  const std::set<const void*> of_recipes = recipe_tensors(model);
   for (const auto& buffer : model.named_buffers()) {
     const std::string name = model_tensor(buffer.key());
     const torch::Tensor& saved = find(file, name, path);
-    WEFT_CHECK(saved.scalar_type() == buffer.value().scalar_type(),
-               "{}: tensor '{}' is of another type than the model's", path, name);
-    torch::Tensor(buffer.value()).set_data(saved);  // masks come and go, so shapes may differ
+    // Masks come and go, so the shapes of a recipe's buffers may differ: the layer checks them.
+    const bool any_shape = of_recipes.contains(buffer.value().unsafeGetTensorImpl());
+    WEFT_CHECK(saved.scalar_type() == buffer.value().scalar_type() &&
+                   (any_shape || saved.sizes() == buffer.value().sizes()),
+               "{}: tensor '{}' is not of the type and shape that the model has", path, name);
+    torch::Tensor(buffer.value()).set_data(saved);
   }
   for (const auto& [name, layer] : layers_of(model)) {
     try {
@@ -49,6 +55,24 @@ void load_model(const TensorFile& file, const std::string& path, Model& model) {
       throw Error(fmt::format("{}: {}", path, error.what()));
     }
   }
+}
+
+Json entry_of(const Metadata& metadata, const std::string& path) {
+  const auto found = metadata.find(kEntry);
+  WEFT_CHECK(found != metadata.end(), "{}: not a checkpoint of a run of weft", path);
+  Json entry = Json::parse(found->second, path);
+  WEFT_CHECK(entry.is_object() && entry.contains("version"), "{}: the entry {} has no version",
+             path, kEntry);
+  WEFT_CHECK(entry["version"] == kCheckpointVersion, "{}: of version {}, and this weft knows {}",
+             path, printable(entry["version"].dump()), kCheckpointVersion);
+  return entry;
+}
+
+int64_t whole_number(const Json& entry, const char* name) {
+  const Json& value = entry[name];
+  WEFT_CHECK(value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{1} << 62,
+             "'{}' is no whole number", name);
+  return value.get<int64_t>();
 }
 
 }  // namespace
@@ -65,6 +89,8 @@ void save_run_checkpoint(const std::filesystem::path& path, Model& model,
   OptimizerState state = optimizer_state(model, optimizer);
   tensors.insert(tensors.end(), state.tensors.begin(), state.tensors.end());
   tensors.emplace_back("random", at::detail::getDefaultCPUGenerator().get_state());
+  Json products = Json::array();
+  for (const std::string& product : position.products) products.push_back(product);
   const Json entry{{"version", kCheckpointVersion},
                    {"run", position.run},
                    {"step", position.step},
@@ -72,31 +98,28 @@ void save_run_checkpoint(const std::filesystem::path& path, Model& model,
                    {"metrics_bytes", position.metrics_bytes},
                    {"flips", position.flips},
                    {"train_seconds", position.train_seconds},
+                   {"products", products},
                    {"optimizer_steps", state.steps}};
-  write_tensors(path, tensors, {{kEntry, entry.dump()}});
+  write_tensors(path, tensors, {{kEntry, entry.dump()}}, Checksum::kYes);
 }
 
 RunPosition load_run_checkpoint(const std::filesystem::path& path, const std::string& run,
                                 Model& model, torch::optim::Optimizer& optimizer) {
   const std::string name = printable(path.string(), 4096);
-  const TensorFile file = read_tensors(path);
-  const auto found = file.metadata.find(kEntry);
-  WEFT_CHECK(found != file.metadata.end(), "{}: not a checkpoint of a run of weft", name);
-  const Json entry = Json::parse(found->second, name);
-  WEFT_CHECK(
-      entry.is_object() && entry.contains("version") && entry["version"].is_number_unsigned(),
-      "{}: the entry {} has no version", name, kEntry);
-  WEFT_CHECK(entry["version"].get<int64_t>() == kCheckpointVersion,
-             "{}: of version {}, and this weft knows {}", name, entry["version"].get<int64_t>(),
-             kCheckpointVersion);
+  // The version first: what a newer weft writes may have another checksum.
+  const Json entry = entry_of(SafetensorsReader(path).header().metadata, name);
+  const TensorFile file = read_tensors(path, Checksum::kYes);
   RunPosition position;
   try {
     position.run = entry["run"].get<std::string>();
-    position.step = entry["step"].get<int64_t>();
-    position.data_position = entry["data_position"].get<int64_t>();
-    position.metrics_bytes = entry["metrics_bytes"].get<uint64_t>();
+    position.step = whole_number(entry, "step");
+    position.data_position = whole_number(entry, "data_position");
+    position.metrics_bytes = static_cast<uint64_t>(whole_number(entry, "metrics_bytes"));
     position.flips = entry["flips"].get<double>();
     position.train_seconds = entry["train_seconds"].get<double>();
+    for (const Json& product : entry["products"]) {
+      position.products.insert(product.get<std::string>());
+    }
   } catch (const Error& error) {
     throw Error(fmt::format("{}: the entry {} is malformed: {}", name, kEntry, error.what()));
   }

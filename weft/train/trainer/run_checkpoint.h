@@ -6,6 +6,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <filesystem>
+#include <set>
 #include <string>
 
 #include "weft/train/models/model.h"
@@ -19,6 +20,7 @@ struct RunPosition {
   uint64_t metrics_bytes = 0;
   double flips = 0.0;  // summed over the steps so far
   double train_seconds = 0.0;
+  std::set<std::string> products;  // that ran sparse so far
 };
 
 void save_run_checkpoint(const std::filesystem::path& path, Model& model,

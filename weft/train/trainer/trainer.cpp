@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <set>
 
 #include "weft/core/atomic_file.h"
@@ -18,6 +17,7 @@
 #include "weft/mask/solver.h"
 #include "weft/train/data/checksum.h"
 #include "weft/train/run/peak_memory.h"
+#include "weft/train/run/read_file.h"
 #include "weft/train/step.h"
 #include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/optimizer.h"
@@ -62,26 +62,33 @@ std::string run_name(const RunOptions& options, uint32_t data) {
   return fmt::format("{:08x}-{:08x}", checksum(0, std::as_bytes(std::span(text))), data);
 }
 
+void remember(Planner& planner, const Json& plan, const std::string& file) {
+  try {
+    planner.remember(plan.dump());
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", file, error.what()));
+  }
+}
+
 std::shared_ptr<Planner> planner_of(const std::string& plan) {
   if (plan == "auto" || plan == "dense" || plan == "sparse") {
     return std::make_shared<Planner>(parse_plan_mode(plan));
   }
   std::filesystem::path path = plan;
-  if (std::filesystem::is_directory(path)) path /= "run.json";
-  std::ifstream stream(path);
-  std::ostringstream text;
-  text << stream.rdbuf();
+  std::error_code failure;
+  if (std::filesystem::is_directory(path, failure)) path /= "run.json";
   const std::string name = printable(path.string(), 4096);
-  WEFT_CHECK(stream.good(), "{}: the plan cannot be read", name);
-  const Json document = Json::parse(text.str(), name);
+  const Json document = Json::parse(read_small_file(path), name);
   auto planner = std::make_shared<Planner>();
-  try {
-    planner->remember(document.is_object() && document.contains("plan") ? document["plan"].dump()
-                                                                        : text.str());
-  } catch (const Error& error) {
-    throw Error(fmt::format("{}: {}", name, error.what()));
-  }
+  const bool of_run = document.is_object() && document.contains("plan");
+  remember(*planner, of_run ? document["plan"] : document, name);
   return planner;
+}
+
+// Of a run that goes on: its choices are in its record, whatever file they came from.
+std::shared_ptr<Planner> planner_of_mode(const std::string& plan) {
+  const bool mode = plan == "dense" || plan == "sparse";
+  return std::make_shared<Planner>(mode ? parse_plan_mode(plan) : PlanMode::kAuto);
 }
 
 TrainingPlan training_plan(const RunOptions& options, std::shared_ptr<Planner> planner) {
@@ -128,15 +135,17 @@ double median_of(std::vector<double> values) {
 }  // namespace
 
 struct Trainer::State {
-  State(RunFolder run_folder, RunParts run_parts, const TrainerSetup& setup)
-      : folder(std::move(run_folder)),
-        parts(std::move(run_parts)),
+  State(RunParts run_parts, const TrainerSetup& setup, bool resumed)
+      : parts(std::move(run_parts)),
         listener(setup.listener),
         order(static_cast<uint64_t>(parts.options.seed), parts.source->train_samples()) {
     const RunOptions& options = parts.options;
+    options.check_training();
     set_threads(options.threads > 0 ? static_cast<int>(options.threads) : threads());
     at::set_num_threads(threads());
-    planner = setup.planner ? setup.planner : planner_of(options.plan);
+    planner = setup.planner ? setup.planner
+              : resumed     ? planner_of_mode(options.plan)
+                            : planner_of(options.plan);
     data_checksum = parts.source->fingerprint();
     position.run = run_name(options, data_checksum);
     record = Json{{"format", "weft.run"},
@@ -173,13 +182,19 @@ struct Trainer::State {
       const auto found = named_layers.find(layer.report.name);
       if (found != named_layers.end()) layer.plan = found->second->sparse_plan();
     }
+    if (dense_flips) dense_flips->rate({});  // what the next step is compared with
+  }
+
+  // Before anything depends on new choices of the planner, they are written down.
+  void record_choices() {
+    if (planner->decisions() != decisions_written) write_record();
   }
 
   void write_record() {
     decisions_written = planner->decisions();
     record["plan"] = Json::parse(planner->saved(), "plan");
     if (!record.contains("layers")) record["layers"] = layers_json(layers);
-    write_file_atomically(folder.record(), record.dump(2) + "\n");
+    write_file_atomically(folder->record(), record.dump(2) + "\n");
   }
 
   // ─── one step ───
@@ -221,22 +236,23 @@ struct Trainer::State {
     return loss;
   }
 
-  [[noreturn]] void fail_not_finite(const Batch& batch, double loss) {
-    const torch::NoGradGuard no_grad;
-    std::string where;
+  std::string parameter_not_finite() {
     for (const auto& parameter : parts.model->named_parameters()) {
       if (!torch::isfinite(parameter.value()).all().item<bool>()) {
-        where = fmt::format("the parameter {} is not finite", parameter.key());
-        break;
+        return fmt::format("the parameter {} is not finite", parameter.key());
       }
     }
-    if (where.empty()) {
-      const Layer::FiniteWatch watch;
-      parts.model->forward(batch.inputs);
-      where = watch.first().empty()
-                  ? "every layer's product is finite"
-                  : fmt::format("the first layer whose product is not finite is {}", watch.first());
-    }
+    return "every parameter is finite";
+  }
+
+  [[noreturn]] void fail_not_finite(const Batch& batch, double loss) {
+    const torch::NoGradGuard no_grad;
+    const Layer::FiniteWatch watch;
+    parts.model->forward(batch.inputs);
+    const std::string where =
+        watch.first().empty()
+            ? parameter_not_finite()
+            : fmt::format("the first layer whose product is not finite is {}", watch.first());
     throw Error(
         fmt::format("step {}: the loss is {}: {}; a lower --learning-rate, a longer "
                     "--warmup or --clip may help",
@@ -308,8 +324,8 @@ struct Trainer::State {
     report.density = telemetry.density;
     position.flips += report.flip_rate;
     position.train_seconds += report.seconds;
-    step_seconds.push_back(report.seconds);
-    products.insert(telemetry.sparse_products.begin(), telemetry.sparse_products.end());
+    position.products.insert(telemetry.sparse_products.begin(), telemetry.sparse_products.end());
+    record_choices();
     metrics->add({{"step", report.step},
                   {"loss", report.loss},
                   {"learning_rate", report.learning_rate},
@@ -329,8 +345,6 @@ struct Trainer::State {
                     {"bwd_x", ms(telemetry.times.products[1])},
                     {"bwd_w", ms(telemetry.times.products[2])}}},
                   {"layers", telemetry.layers}});
-    // Before anything depends on a new choice, it is written down.
-    if (planner->decisions() != decisions_written) write_record();
     if (listener != nullptr) listener->on_step(report);
   }
 
@@ -339,6 +353,11 @@ struct Trainer::State {
         weft::evaluate(*parts.model, *parts.source, parts.options.batch / parts.options.accumulate,
                        parts.options.eval_samples);
     report.step = position.step;
+    if (!std::isfinite(report.loss)) {
+      throw Error(fmt::format("step {}: the loss of the evaluation is {}: {}", position.step,
+                              report.loss, parameter_not_finite()));
+    }
+    record_choices();
     metrics->add({{"step", report.step},
                   {"eval_loss", report.loss},
                   {"eval_accuracy", report.accuracy},
@@ -351,43 +370,64 @@ struct Trainer::State {
   void save() {
     metrics->sync();
     position.metrics_bytes = metrics->bytes();
-    save_run_checkpoint(folder.checkpoint(position.step), *parts.model, *optimizer, position);
-    folder.remove_old_checkpoints();
+    record_choices();
+    save_run_checkpoint(folder->checkpoint(position.step), *parts.model, *optimizer, position);
+    folder->remove_old_checkpoints();
   }
 
   // ─── going on ───
 
-  // The newest checkpoint that is whole.
-  void load_newest(const Json& saved) {
+  // The newest checkpoint that is whole; those that are not are put aside, so that they are not
+  // counted among the last two. False if there are some, and none of them is.
+  bool load_newest(const Json& saved) {
     const std::string expected = fmt::format("{:08x}", data_checksum);
-    WEFT_CHECK(!saved.contains("data_crc32") || saved["data_crc32"] == expected,
-               "data '{}' is not what this run began with (checksum {}, it was {})",
-               parts.options.data, expected, printable(saved["data_crc32"].dump()));
+    WEFT_CHECK(saved.contains("data_crc32") && saved["data_crc32"] == expected,
+               "data '{}' is not what this run began with (its checksum is {})", parts.options.data,
+               expected);
     const RunPosition fresh = position;
-    for (const int64_t step : folder.checkpoints()) {
+    std::vector<int64_t> refused;
+    for (const int64_t step : folder->checkpoints()) {
       try {
-        position =
-            load_run_checkpoint(folder.checkpoint(step), fresh.run, *parts.model, *optimizer);
-        return;
-      } catch (const Error& error) {
-        note(fmt::format("refused: {}", error.what()));
+        position = load_checked(step, fresh.run);
+        for (const int64_t one : refused) folder->put_aside(one);
+        return true;
+      } catch (const std::exception& error) {  // of torch, too
+        const std::string what = error.what();
+        note(fmt::format("refused: {}", what.substr(0, what.find('\n'))));
         position = fresh;
-        spoiled = true;
+        refused.push_back(step);
       }
     }
+    return refused.empty();
+  }
+
+  RunPosition load_checked(int64_t step, const std::string& run) {
+    const auto path = folder->checkpoint(step);
+    RunPosition found;
+    try {
+      found = load_run_checkpoint(path, run, *parts.model, *optimizer);
+    } catch (const c10::Error& error) {
+      throw Error(
+          fmt::format("{}: {}", printable(path.string(), 4096), error.what_without_backtrace()));
+    }
+    WEFT_CHECK(found.step == step && step <= parts.options.steps &&
+                   found.data_position == step * parts.options.batch,
+               "{}: of step {} at sample {} of the data, which is not where step {} ends",
+               printable(path.string(), 4096), found.step, found.data_position, step);
+    return found;
   }
 
   void say_what_differs(const Json& saved) {
     const Json now = environment_json(threads());
     for (const Json::Member& member : now.members()) {
-      const Json& then = saved.contains(member.name) ? saved[member.name] : now;
+      const Json then = saved.contains(member.name) ? saved[member.name] : Json("unknown");
       if (then == member.value) continue;
       note(fmt::format("{}: {} then, {} now: the run goes on, but not bit for bit as it would have",
                        member.name, printable(then.dump()), member.value.dump()));
     }
   }
 
-  RunFolder folder;
+  std::optional<RunFolder> folder;
   RunParts parts;
   TrainerListener* listener;
   SampleOrder order;
@@ -397,14 +437,10 @@ struct Trainer::State {
   std::vector<PlannedLayer> layers;
   std::optional<MetricsFile> metrics;
   std::optional<DenseFlips> dense_flips;
-  std::optional<EvalReport> last_eval;
   RunPosition position;
   Json record;
   uint32_t data_checksum = 0;
   size_t decisions_written = 0;
-  bool spoiled = false;  // a checkpoint failed half way through being loaded
-  std::vector<double> step_seconds;
-  std::set<std::string> products;
 };
 
 RunParts make_parts(const RunOptions& options) {
@@ -421,8 +457,12 @@ RunOptions resume_options(const std::filesystem::path& folder) {
   const std::string name = printable((folder / "run.json").string(), 4096);
   RunOptions options = RunOptions::from_json(record["options"], name);
   // All cores then may be others than all cores now.
-  const Json& environment = record["environment"];
-  if (options.threads == 0 && environment.contains("threads")) {
+  if (options.threads == 0) {
+    const Json& environment = record["environment"];
+    WEFT_CHECK(environment.contains("threads") && environment["threads"].is_number_unsigned() &&
+                   environment["threads"].get<uint64_t>() >= 1 &&
+                   environment["threads"].get<uint64_t>() <= kMaxThreads,
+               "{}: the number of threads is none of 1 to {}", name, kMaxThreads);
     options.threads = environment["threads"].get<int64_t>();
   }
   return options;
@@ -441,31 +481,48 @@ const std::vector<PlannedLayer>& Trainer::layers() const { return state_->layers
 void Trainer::save_checkpoint() { state_->save(); }
 EvalReport Trainer::evaluate() { return state_->evaluate_now(); }
 
+namespace {
+
+RunParts resolved(RunParts parts) {
+  parts.options = parts.options.resolved();
+  return parts;
+}
+
+}  // namespace
+
 Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
                        const TrainerSetup& setup) {
-  auto state = std::make_unique<State>(RunFolder::create(folder), std::move(parts), setup);
+  RunFolder::require_free(folder);
+  // What can be wrong with the options shows before anything is written.
+  auto state = std::make_unique<State>(resolved(std::move(parts)), setup, /*resumed=*/false);
   state->plan_layers();
-  state->metrics.emplace(state->folder.metrics(), 0);
+  state->folder.emplace(RunFolder::create(folder));
+  state->metrics.emplace(state->folder->metrics(), 0);
   state->write_record();
   return Trainer(std::move(state));
 }
 
 Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
                         const TrainerSetup& setup) {
+  const std::string name = printable(folder.string(), 4096);
+  RunFolder held = RunFolder::open(folder);  // from here on the record cannot change
   const Json saved = read_run_record(folder);
-  auto state = std::make_unique<State>(RunFolder::open(folder), std::move(parts), setup);
-  state->planner->remember(saved["plan"].dump());
+  WEFT_CHECK(saved["status"] != "done", "{}: the run is done: see `weft eval {}`", name, name);
+  auto state = std::make_unique<State>(resolved(std::move(parts)), setup, /*resumed=*/true);
+  state->folder.emplace(std::move(held));
+  remember(*state->planner, saved["plan"], name + "/run.json");
   state->say_what_differs(saved["environment"]);
-  state->load_newest(saved);
-  WEFT_CHECK(!state->spoiled || state->position.step > 0,
+  WEFT_CHECK(state->load_newest(saved),
              "{}: no checkpoint can be used: see the lines before; to begin anew, take another "
              "folder",
-             printable(folder.string(), 4096));
+             name);
   state->plan_layers();
-  state->metrics.emplace(state->folder.metrics(), state->position.metrics_bytes);
+  state->metrics.emplace(state->folder->metrics(), state->position.metrics_bytes);
   if (state->metrics->bytes() < state->position.metrics_bytes) {
-    state->note(fmt::format("{}: shorter than when the run was saved: lines are missing",
-                            printable(state->folder.metrics().string(), 4096)));
+    state->note(
+        fmt::format("{}/metrics.jsonl: shorter than when the run was saved: lines are "
+                    "missing",
+                    name));
   }
   state->write_record();
   return Trainer(std::move(state));
@@ -493,21 +550,21 @@ RunResult Trainer::finish() {
   RunResult result;
   result.eval = state.evaluate_now();
   state.metrics->sync();
-  result.step_seconds = median_of(state.step_seconds);
+  result.step_seconds = median_of(read_step_seconds(state.folder->metrics(), state.position.step));
   result.train_seconds = state.position.train_seconds;
   result.flip_rate = state.position.flips / static_cast<double>(state.position.step);
   const ModelTelemetry telemetry = telemetry_of(state.named_layers, /*costly=*/false);
   result.density = telemetry.density;
   result.ends_dense = telemetry.recipes > 0 && telemetry.density == 1.0;
   for (const char* product : {"fwd", "bwd_x", "bwd_w"}) {
-    if (!state.products.contains(product)) continue;
+    if (!state.position.products.contains(product)) continue;
     result.products += (result.products.empty() ? "" : ", ") + std::string(product);
   }
-  export_model(state.folder.model(), *state.parts.model);
-  result.model_bytes = file_bytes(state.folder.model());
+  export_model(state.folder->model(), *state.parts.model);
+  result.model_bytes = file_bytes(state.folder->model());
   if (state.parts.options.exports == "packed" &&
-      export_packed(state.folder.model(), state.folder.packed())) {
-    result.packed_bytes = file_bytes(state.folder.packed());
+      export_packed(state.folder->model(), state.folder->packed())) {
+    result.packed_bytes = file_bytes(state.folder->packed());
   }
   result.peak_bytes = peak_resident_bytes();
   state.record["status"] = "done";
@@ -515,8 +572,8 @@ RunResult Trainer::finish() {
   state.write_record();
   // Nothing is left to go on from.
   std::error_code failure;
-  for (const int64_t step : state.folder.checkpoints()) {
-    std::filesystem::remove(state.folder.checkpoint(step), failure);
+  for (const int64_t step : state.folder->checkpoints()) {
+    std::filesystem::remove(state.folder->checkpoint(step), failure);
   }
   return result;
 }
