@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 
 #include "weft/core/parallel.h"
 #include "weft/train/models/transformer.h"
