@@ -395,9 +395,12 @@ TEST_F(SavedRun, ReportsTheWholeRun) {
   Trainer untouched = Trainer::begin(whole, make_parts(options_));
   untouched.advance(options_.steps);
   const RunResult expected = untouched.finish();
-  Trainer resumed = Trainer::resume(folder_, make_parts(resume_options(folder_)));
-  resumed.advance(options_.steps);
-  const RunResult found = resumed.finish();
+  RunResult found;
+  {
+    Trainer resumed = Trainer::resume(folder_, make_parts(resume_options(folder_)));
+    resumed.advance(options_.steps);
+    found = resumed.finish();
+  }
   EXPECT_EQ(found.flip_rate, expected.flip_rate);
   EXPECT_EQ(found.products, expected.products);
   EXPECT_EQ(found.eval.loss, expected.eval.loss);

@@ -6,7 +6,8 @@
 
 namespace weft {
 
-// Throws Error that names the file if it cannot be read, is no regular file or is larger than 64 MB.
+// Throws Error that names the file if it cannot be read, is no regular file or is larger than 64
+// MB.
 std::string read_small_file(const std::filesystem::path& path);
 
 }  // namespace weft
