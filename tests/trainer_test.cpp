@@ -427,6 +427,16 @@ TEST_F(SavedRun, GarbageDoesNotPushOutWhatIsGood) {
                        "checkpoints of a run that is gone"));
 }
 
+TEST_F(SavedRun, ARunWithoutItsMetricsIsNotLost) {
+  std::filesystem::remove(folder_ / "metrics.jsonl");
+  Trainer trainer =
+      Trainer::resume(folder_, make_parts(resume_options(folder_)), listening(notes_));
+  trainer.advance(options_.steps);
+  EXPECT_GT(trainer.finish().step_seconds, 0.0);
+  EXPECT_TRUE(contains(notes_.all, "lines are missing")) << notes_.all;
+  EXPECT_TRUE(contains(notes_.all, "metrics.jsonl:1: not the line of step 1")) << notes_.all;
+}
+
 TEST_F(SavedRun, SaysWhatDiffers) {
   RunOptions options = resume_options(folder_);
   options.threads = 1;

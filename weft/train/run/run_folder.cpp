@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "weft/core/error.h"
@@ -144,14 +145,15 @@ Json read_run_record(const fs::path& folder) {
 
 std::vector<double> read_step_seconds(const fs::path& path, int64_t steps) {
   const std::string name = shown(path);
-  const std::string text = read_small_file(path);
+  std::error_code failure;
+  std::ifstream stream;
+  if (fs::is_regular_file(path, failure)) stream.open(path, std::ios::binary);
+  WEFT_CHECK(stream.is_open(), "{}: cannot be read", name);
   std::vector<double> seconds;
-  int64_t line = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string where = fmt::format("{}:{}", name, ++line);
-    const Json entry = Json::parse(std::string_view(text).substr(begin, end - begin), where);
-    begin = end + 1;
+  std::string text;
+  for (int64_t line = 1; std::getline(stream, text); ++line) {  // of a long run, gigabytes
+    const std::string where = fmt::format("{}:{}", name, line);
+    const Json entry = Json::parse(text, where);
     if (!entry.is_object() || entry.contains("eval_loss")) continue;
     WEFT_CHECK(entry.contains("step") && entry["step"] == static_cast<int64_t>(seconds.size()) + 1,
                "{}: not the line of step {}", where, seconds.size() + 1);

@@ -56,7 +56,7 @@ class RunFolder {
 Json read_run_record(const std::filesystem::path& folder);
 
 // The times of all steps of a run. Throws Error that names the file and the line if it does not
-// have every step once, in order. Metrics of up to 64 MB.
+// have every step once, in order.
 std::vector<double> read_step_seconds(const std::filesystem::path& path, int64_t steps);
 
 // metrics.jsonl, to which lines are added. What cannot be written whole is taken back.

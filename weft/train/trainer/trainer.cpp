@@ -367,6 +367,16 @@ struct Trainer::State {
     return report;
   }
 
+  // The median, or the mean if somebody has cut the metrics: no reason to lose a run.
+  double typical_step_seconds() {
+    try {
+      return median_of(read_step_seconds(folder->metrics(), position.step));
+    } catch (const Error& error) {
+      note(error.what());
+      return position.train_seconds / static_cast<double>(position.step);
+    }
+  }
+
   void save() {
     metrics->sync();
     position.metrics_bytes = metrics->bytes();
@@ -550,7 +560,7 @@ RunResult Trainer::finish() {
   RunResult result;
   result.eval = state.evaluate_now();
   state.metrics->sync();
-  result.step_seconds = median_of(read_step_seconds(state.folder->metrics(), state.position.step));
+  result.step_seconds = state.typical_step_seconds();
   result.train_seconds = state.position.train_seconds;
   result.flip_rate = state.position.flips / static_cast<double>(state.position.step);
   const ModelTelemetry telemetry = telemetry_of(state.named_layers, /*costly=*/false);
