@@ -5,22 +5,12 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "weft/core/parallel.h"
 #include "weft/train/layers/linear.h"
 
 namespace weft::bench {
 namespace {
-
-double milliseconds(const std::function<void()>& body) {
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
-double median_of(std::vector<double> values) { return spread_of(std::move(values)).median; }
 
 // A recipe in its sparse phase, however long the run.
 LayerSettings in_sparse_phase(const std::string& text, const Pattern& pattern,
@@ -125,41 +115,13 @@ class Bench {
       layer_->count_step();
       usual.push_back(milliseconds([&] { layer_->bring_up_to_date(); }));
     }
-    rare_ms_ = std::max(0.0, median_of(first) - median_of(usual)) / static_cast<double>(every);
+    rare_ms_ = std::max(0.0, median(first) - median(usual)) / static_cast<double>(every);
   }
 
   Linear layer_;
   torch::Tensor x_, g_, y_;
   double rare_ms_ = 0.0;
 };
-
-struct Samples {
-  std::vector<double> steps, ratios, mask, pack, fwd, bwd_x, bwd_w;
-};
-
-void note(const LayerTelemetry& telemetry, Samples& samples) {
-  const LayerTimes& times = telemetry.times;
-  samples.mask.push_back(1e3 * times.mask);
-  samples.pack.push_back(1e3 * times.pack);
-  samples.fwd.push_back(1e3 * times.products[0]);
-  samples.bwd_x.push_back(1e3 * times.products[1]);
-  samples.bwd_w.push_back(1e3 * times.products[2]);
-}
-
-LayerRecord record_of(const Samples& samples, double dense_ms, double rare_ms) {
-  LayerRecord r{"", Pattern(1, 1), {}, dense_ms, 0, {}, 0, 0, 0, 0, 0, 0, "", 1.0, 1.0};
-  r.sparse_ms = median_of(samples.steps) + rare_ms;
-  r.ratio = spread_of(samples.ratios);
-  r.ratio.median = r.dense_ms / r.sparse_ms;
-  r.mask_ms = median_of(samples.mask) + rare_ms;
-  r.pack_ms = median_of(samples.pack);
-  r.fwd_ms = median_of(samples.fwd);
-  r.bwd_x_ms = median_of(samples.bwd_x);
-  r.bwd_w_ms = median_of(samples.bwd_w);
-  r.other_ms =
-      std::max(0.0, r.sparse_ms - r.mask_ms - r.pack_ms - r.fwd_ms - r.bwd_x_ms - r.bwd_w_ms);
-  return r;
-}
 
 }  // namespace
 
@@ -182,30 +144,24 @@ std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
         benches.push_back(std::make_unique<Bench>(shape, settings));
       }
       std::vector<double> dense_steps;
-      std::vector<Samples> samples(benches.size());
+      std::vector<StepSamples> samples;
+      for (const auto& bench : benches) samples.emplace_back(bench->rare_ms());
       for (int round = 0; round < plan.rounds; ++round) {
         const double dense_ms = dense.step();
         dense_steps.push_back(dense_ms);
         for (size_t k = 0; k < benches.size(); ++k) {
           const size_t i = round % 2 == 0 ? k : benches.size() - 1 - k;
           benches[i]->begin_round();
-          samples[i].steps.push_back(benches[i]->step());
-          samples[i].ratios.push_back(dense_ms / (samples[i].steps.back() + benches[i]->rare_ms()));
-          note(benches[i]->telemetry(), samples[i]);
+          const double ms = benches[i]->step();
+          samples[i].add(ms, dense_ms, benches[i]->telemetry().times);
         }
         progress((done + (round + 1.0) / plan.rounds) / all);
       }
       done += 1.0;
       for (size_t i = 0; i < benches.size(); ++i) {
-        LayerRecord record = record_of(samples[i], median_of(dense_steps), benches[i]->rare_ms());
-        record.recipe = names[i];
-        record.pattern = pattern;
-        record.shape = shape;
         const LayerTelemetry telemetry = benches[i]->telemetry();
-        record.plan = telemetry.plan;
-        record.retained = telemetry.retained;
-        record.backward_kept = telemetry.backward_kept;
-        records.push_back(record);
+        records.push_back({names[i], pattern, shape, samples[i].medians(median(dense_steps)),
+                           telemetry.plan, telemetry.retained, telemetry.backward_kept});
       }
     }
   }

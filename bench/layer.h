@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/spread.h"
+#include "bench/step_times.h"
 #include "weft/kernel/planner.h"
 
 namespace weft::bench {
@@ -33,13 +33,7 @@ struct LayerRecord {
   std::string recipe;
   Pattern pattern;
   LayerShape shape;
-  double dense_ms;
-  double sparse_ms;
-  Spread ratio;  // dense / sparse
-  double mask_ms;
-  double pack_ms;
-  double fwd_ms, bwd_x_ms, bwd_w_ms;
-  double other_ms;       // the rest of sparse_ms: bias, decay, memory
+  StepTimes times;       // the rest, other_ms: bias, decay, memory
   std::string plan;      // "sparse/sparse/dense": fwd, bwd_x, bwd_w
   double retained;       // Σ |w| that the forward operand keeps, of all
   double backward_kept;  // entries of the forward operand that the backward one has, too

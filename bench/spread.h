@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "weft/core/median.h"
+
 namespace weft::bench {
 
 struct Spread {

@@ -3,7 +3,6 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 
@@ -15,13 +14,6 @@
 
 namespace weft::bench {
 namespace {
-
-double step_milliseconds(const std::function<void()>& body) {
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
-}
 
 // The parts of a recipe that say when: sparse at every step that is measured.
 std::string sparse_phase(const std::string& text) {
@@ -74,7 +66,7 @@ class BlockBench {
 
   double step() {
     for (const auto& [name, layer] : layers_) layer->clear_times();
-    return step_milliseconds([&] {
+    return milliseconds([&] {
       forget_gradients(*optimizer_);
       inputs_.x.mutable_grad() = torch::Tensor();
       block_->forward(inputs_.x).backward(inputs_.g);
@@ -125,9 +117,9 @@ class BlockBench {
           schedule.permutation_every > 0 ? schedule.permutation_every : schedule.mask_every;
       if (every <= 1 || layer->always_dense()) continue;
       layer->configure(settings);
-      const double first = step_milliseconds([&] { layer->bring_up_to_date(); });
+      const double first = milliseconds([&] { layer->bring_up_to_date(); });
       layer->count_step();
-      const double usual = step_milliseconds([&] { layer->bring_up_to_date(); });
+      const double usual = milliseconds([&] { layer->bring_up_to_date(); });
       rare_ms_ += std::max(0.0, first - usual) / static_cast<double>(every);
     }
   }
@@ -186,7 +178,7 @@ class PlainBench {
   double step(int torch_threads) {
     const int ours = threads();
     at::set_num_threads(torch_threads);
-    const double ms = step_milliseconds([&] {
+    const double ms = milliseconds([&] {
       optimizer_->zero_grad();
       inputs_.x.mutable_grad() = torch::Tensor();
       block_->forward(inputs_.x).backward(inputs_.g);
@@ -215,39 +207,6 @@ class PlainBench {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 
-struct StepSamples {
-  std::vector<double> steps, ratios, mask, pack, fwd, bwd_x, bwd_w;
-
-  void add(double ms, double dense_ms, const BlockBench& bench) {
-    const LayerTimes times = bench.times();
-    steps.push_back(ms);
-    ratios.push_back(dense_ms / (ms + bench.rare_ms()));
-    mask.push_back(1e3 * times.mask);
-    pack.push_back(1e3 * times.pack);
-    fwd.push_back(1e3 * times.products[0]);
-    bwd_x.push_back(1e3 * times.products[1]);
-    bwd_w.push_back(1e3 * times.products[2]);
-  }
-};
-
-double middle(const std::vector<double>& values) { return spread_of(values).median; }
-
-StepRecord step_record(const std::string& recipe, const Pattern& pattern,
-                       const StepSamples& samples, double dense_ms, const BlockBench& bench) {
-  StepRecord r{recipe, pattern, dense_ms, 0, {}, 0, 0, 0, 0, 0, 0, bench.plan()};
-  r.step_ms = middle(samples.steps) + bench.rare_ms();
-  r.ratio = spread_of(samples.ratios);
-  r.ratio.median = dense_ms / r.step_ms;
-  r.mask_ms = middle(samples.mask) + bench.rare_ms();
-  r.pack_ms = middle(samples.pack);
-  r.fwd_ms = middle(samples.fwd);
-  r.bwd_x_ms = middle(samples.bwd_x);
-  r.bwd_w_ms = middle(samples.bwd_w);
-  r.other_ms =
-      std::max(0.0, r.step_ms - r.mask_ms - r.pack_ms - r.fwd_ms - r.bwd_x_ms - r.bwd_w_ms);
-  return r;
-}
-
 }  // namespace
 
 StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& progress) {
@@ -269,7 +228,8 @@ StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& 
     }
   }
   std::vector<double> dense_steps, plain_steps, plain_ours;
-  std::vector<StepSamples> samples(benches.size());
+  std::vector<StepSamples> samples;
+  for (const auto& bench : benches) samples.emplace_back(bench->rare_ms());
   if (plan.plain) plain.step(threads());  // allocates
   for (int round = 0; round < plan.rounds; ++round) {
     const double dense_ms = dense.step();
@@ -277,7 +237,7 @@ StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& 
     for (size_t k = 0; k < benches.size(); ++k) {
       const size_t i = round % 2 == 0 ? k : benches.size() - 1 - k;
       const double ms = benches[i]->step();
-      samples[i].add(ms, dense_ms, *benches[i]);
+      samples[i].add(ms, dense_ms, benches[i]->times());
     }
     // It is slow, so each form has its turn in every other round.
     if (plan.plain && round % 2 == 0) plain_steps.push_back(plain.step(plan.torch_threads));
@@ -287,14 +247,14 @@ StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& 
     progress(0.4 + 0.6 * (round + 1.0) / plan.rounds);
   }
   StepRecords found;
-  found.dense_ms = middle(dense_steps);
+  found.dense_ms = median(dense_steps);
   if (plan.plain) {
-    found.plain_ms = middle(plain_steps);
-    found.plain_all_threads_ms = middle(plain_ours);
+    found.plain_ms = median(plain_steps);
+    found.plain_all_threads_ms = median(plain_ours);
   }
   for (size_t i = 0; i < benches.size(); ++i) {
     found.records.push_back(
-        step_record(names[i].first, names[i].second, samples[i], found.dense_ms, *benches[i]));
+        {names[i].first, names[i].second, samples[i].medians(found.dense_ms), benches[i]->plan()});
   }
   return found;
 }

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/spread.h"
+#include "bench/step_times.h"
 #include "weft/core/pattern.h"
 #include "weft/kernel/planner.h"
 
@@ -44,13 +44,7 @@ struct StepPlan {
 struct StepRecord {
   std::string recipe;
   Pattern pattern;
-  double dense_ms;
-  double step_ms;
-  Spread ratio;    // dense / step
-  double mask_ms;  // in step_ms, as the following
-  double pack_ms;  // with sampling
-  double fwd_ms, bwd_x_ms, bwd_w_ms;
-  double other_ms;   // attention, norms, GELU, the optimiser
+  StepTimes times;   // the rest, other_ms: attention, norms, GELU, the optimiser
   std::string plan;  // of fc1: "sparse/sparse/dense"
 };
 

@@ -71,10 +71,12 @@ class BenchLayerCommand : public Command {
                  ">retained", ">bwd kept", "plan"});
     for (const bench::LayerRecord& r : records) {
       const auto ms = [](double value) { return fmt::format("{:.3g}", value); };
-      table.add({r.recipe, r.pattern.str(), r.shape.str(), ms(r.dense_ms), ms(r.sparse_ms),
-                 fmt::format("{:.2f} ({:.2f}-{:.2f})", r.ratio.median, r.ratio.low, r.ratio.high),
-                 ms(r.mask_ms), ms(r.pack_ms), ms(r.fwd_ms), ms(r.bwd_x_ms), ms(r.bwd_w_ms),
-                 ms(r.other_ms), fmt::format("{:.3f}", r.retained),
+      table.add({r.recipe, r.pattern.str(), r.shape.str(), ms(r.times.dense_ms),
+                 ms(r.times.step_ms),
+                 fmt::format("{:.2f} ({:.2f}-{:.2f})", r.times.ratio.median, r.times.ratio.low,
+                             r.times.ratio.high),
+                 ms(r.times.mask_ms), ms(r.times.pack_ms), ms(r.times.fwd_ms), ms(r.times.bwd_x_ms),
+                 ms(r.times.bwd_w_ms), ms(r.times.other_ms), fmt::format("{:.3f}", r.retained),
                  fmt::format("{:.3f}", r.backward_kept), r.plan});
     }
     print(table.str());
@@ -94,16 +96,16 @@ class BenchLayerCommand : public Command {
                       {"outs", r.shape.outs},
                       {"threads", where.threads},
                       {"isa", where.isa},
-                      {"dense_ms", r.dense_ms},
-                      {"sparse_ms", r.sparse_ms},
-                      {"ratio", r.ratio.median},
-                      {"ratio_spread", Json{r.ratio.low, r.ratio.high}},
-                      {"mask_ms", r.mask_ms},
-                      {"pack_ms", r.pack_ms},
-                      {"fwd_ms", r.fwd_ms},
-                      {"bwd_x_ms", r.bwd_x_ms},
-                      {"bwd_w_ms", r.bwd_w_ms},
-                      {"other_ms", r.other_ms},
+                      {"dense_ms", r.times.dense_ms},
+                      {"sparse_ms", r.times.step_ms},
+                      {"ratio", r.times.ratio.median},
+                      {"ratio_spread", Json{r.times.ratio.low, r.times.ratio.high}},
+                      {"mask_ms", r.times.mask_ms},
+                      {"pack_ms", r.times.pack_ms},
+                      {"fwd_ms", r.times.fwd_ms},
+                      {"bwd_x_ms", r.times.bwd_x_ms},
+                      {"bwd_w_ms", r.times.bwd_w_ms},
+                      {"other_ms", r.times.other_ms},
                       {"plan", r.plan},
                       {"retained", r.retained},
                       {"backward_kept", r.backward_kept},

@@ -120,11 +120,12 @@ class BenchStepCommand : public Command {
     for (size_t i = 0; i < found.records.size(); ++i) {
       const bench::StepRecord& r = found.records[i];
       const auto ms = [](double value) { return fmt::format("{:.0f}", value); };
-      table.add({r.recipe, r.pattern.str(), ms(r.dense_ms), ms(r.step_ms),
-                 fmt::format("{:.2f} ({:.2f}-{:.2f})", r.ratio.median, r.ratio.low, r.ratio.high),
-                 fmt::format("{:.1f}", 100 * r.mask_ms / r.step_ms),
-                 fmt::format("{:.1f}", 100 * r.pack_ms / r.step_ms), ms(r.fwd_ms), ms(r.bwd_x_ms),
-                 ms(r.bwd_w_ms), ms(r.other_ms),
+      table.add({r.recipe, r.pattern.str(), ms(r.times.dense_ms), ms(r.times.step_ms),
+                 fmt::format("{:.2f} ({:.2f}-{:.2f})", r.times.ratio.median, r.times.ratio.low,
+                             r.times.ratio.high),
+                 fmt::format("{:.1f}", 100 * r.times.mask_ms / r.times.step_ms),
+                 fmt::format("{:.1f}", 100 * r.times.pack_ms / r.times.step_ms), ms(r.times.fwd_ms),
+                 ms(r.times.bwd_x_ms), ms(r.times.bwd_w_ms), ms(r.times.other_ms),
                  memory.empty() ? "-" : fmt::format("{:.2f}", memory[i]), r.plan});
     }
     print(table.str());
@@ -152,16 +153,16 @@ class BenchStepCommand : public Command {
       const bench::StepRecord& r = found.records[i];
       Json record{{"recipe", r.recipe},
                   {"pattern", r.pattern.str()},
-                  {"ratio", r.ratio.median},
-                  {"ratio_spread", Json{r.ratio.low, r.ratio.high}},
-                  {"mask_share", r.mask_ms / r.step_ms},
-                  {"pack_share", r.pack_ms / r.step_ms},
-                  {"dense_ms", r.dense_ms},
-                  {"step_ms", r.step_ms},
-                  {"fwd_ms", r.fwd_ms},
-                  {"bwd_x_ms", r.bwd_x_ms},
-                  {"bwd_w_ms", r.bwd_w_ms},
-                  {"other_ms", r.other_ms},
+                  {"ratio", r.times.ratio.median},
+                  {"ratio_spread", Json{r.times.ratio.low, r.times.ratio.high}},
+                  {"mask_share", r.times.mask_ms / r.times.step_ms},
+                  {"pack_share", r.times.pack_ms / r.times.step_ms},
+                  {"dense_ms", r.times.dense_ms},
+                  {"step_ms", r.times.step_ms},
+                  {"fwd_ms", r.times.fwd_ms},
+                  {"bwd_x_ms", r.times.bwd_x_ms},
+                  {"bwd_w_ms", r.times.bwd_w_ms},
+                  {"other_ms", r.times.other_ms},
                   {"plan", r.plan},
                   {"tokens", shape_.tokens},
                   {"width", shape_.width},
@@ -176,7 +177,7 @@ class BenchStepCommand : public Command {
       if (found.plain_ms) {
         record["plain_torch_ms"] = *found.plain_ms;
         record["plain_torch_threads"] = torch_threads;
-        record["dense_over_plain_torch"] = *found.plain_ms / r.dense_ms;
+        record["dense_over_plain_torch"] = *found.plain_ms / r.times.dense_ms;
         record["plain_torch_all_threads_ms"] = *found.plain_all_threads_ms;
       }
       list.push_back(std::move(record));

@@ -1,20 +1,13 @@
 // weft generate: a trained gpt writes, on its packed weights.
-#include <algorithm>
-
-#include "cli/shared.h"
-#include "weft/core/text.h"
-#include "weft/report/table.h"
 #include "weft/train/decode/generate.h"
+#include "cli/shared.h"
+#include "weft/core/median.h"
+#include "weft/report/table.h"
 #include "weft/train/run/run_folder.h"
 #include "weft/train/run/run_options.h"
 
 namespace weft::cli {
 namespace {
-
-double median_of(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 class GenerateCommand : public Command {
  public:
@@ -91,12 +84,12 @@ class GenerateCommand : public Command {
   void report(const GenerateResult& result, const std::vector<double>& packed,
               const std::vector<double>& dense) const {
     std::string line = fmt::format("\n{} tokens after a prompt of {}: {:.0f} tokens/s",
-                                   result.text.size(), result.prompt_tokens, median_of(packed));
+                                   result.text.size(), result.prompt_tokens, median(packed));
     if (!dense.empty()) {
       line += fmt::format(
           " on packed weights, {:.0f} dense: {:.2f} times as fast (median of {} "
           "rounds in turns, {} threads)",
-          median_of(dense), median_of(packed) / median_of(dense), dense.size(), threads());
+          median(dense), median(packed) / median(dense), dense.size(), threads());
     }
     print(line + "\n");
   }
@@ -107,11 +100,11 @@ class GenerateCommand : public Command {
                   {"text", result.text},
                   {"tokens", result.text.size()},
                   {"prompt_seconds", result.prompt_seconds},
-                  {"tokens_per_second", median_of(packed)},
+                  {"tokens_per_second", median(packed)},
                   {"threads", threads()}};
     if (!dense.empty()) {
-      document["dense_tokens_per_second"] = median_of(dense);
-      document["ratio"] = median_of(packed) / median_of(dense);
+      document["dense_tokens_per_second"] = median(dense);
+      document["ratio"] = median(packed) / median(dense);
     }
     print_json(document);
   }

@@ -10,6 +10,7 @@
 #include "tests/support.h"
 #include "weft/train/decode/gpt_decoder.h"
 #include "weft/train/layers/linear.h"
+#include "weft/train/run/run_folder.h"
 #include "weft/train/trainer/compare.h"
 #include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/load_model.h"

@@ -61,6 +61,14 @@ int64_t Mask::count() const {
   return total;
 }
 
+int64_t Mask::differing(const Mask& a, const Mask& b) {
+  WEFT_CHECK(a.rows_ == b.rows_ && a.cols_ == b.cols_, "masks of {}x{} and {}x{}", a.rows_, a.cols_,
+             b.rows_, b.cols_);
+  int64_t total = 0;
+  for (size_t i = 0; i < a.words_.size(); ++i) total += popcount64(a.words_[i] ^ b.words_[i]);
+  return total;
+}
+
 double Mask::density() const {
   const int64_t all = rows_ * cols_;
   return all == 0 ? 1.0 : static_cast<double>(count()) / static_cast<double>(all);

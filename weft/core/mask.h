@@ -43,6 +43,9 @@ class Mask {
   double density() const;  // kept / all; 1 for an empty matrix
   Mask transposed() const;
 
+  // Weights that one of two masks keeps and the other does not; they must be of the same size.
+  static int64_t differing(const Mask& a, const Mask& b);
+
   friend bool operator==(const Mask&, const Mask&) = default;
 
  private:

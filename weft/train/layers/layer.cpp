@@ -7,7 +7,6 @@
 #include <cstring>
 #include <set>
 
-#include "weft/core/bits.h"
 #include "weft/mask/retained.h"
 #include "weft/mask/solver.h"
 #include "weft/train/layers/state_tensors.h"
@@ -44,16 +43,9 @@ uint64_t fingerprint_of(const torch::Tensor& weight) {
   return hash;
 }
 
+// 0 if the layer has only now become sparse or dense.
 int64_t changed_bits(const Mask& before, const Mask& after) {
-  if (before.rows() != after.rows() || before.cols() != after.cols()) return 0;
-  int64_t changed = 0;
-  for (int64_t row = 0; row < after.rows(); ++row) {
-    for (int64_t col = 0; col < after.cols(); col += 64) {
-      const int count = static_cast<int>(std::min<int64_t>(64, after.cols() - col));
-      changed += popcount64(before.bits(row, col, count) ^ after.bits(row, col, count));
-    }
-  }
-  return changed;
+  return before.rows() == after.rows() ? Mask::differing(before, after) : 0;
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {

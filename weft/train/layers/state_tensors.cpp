@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kVersion = 1;
+constexpr int64_t kStateVersion = 1;
 constexpr int64_t kCounters = 9;
 
 // FNV-1a: the same on every machine.
@@ -45,7 +45,7 @@ torch::Tensor words_of(const std::vector<int64_t>& values) {
 }
 
 torch::Tensor counters_of(const LayerState& state, std::string_view owner) {
-  return words_of(std::vector<int64_t>{kVersion, state.begun, state.step, state.call,
+  return words_of(std::vector<int64_t>{kStateVersion, state.begun, state.step, state.call,
                                        static_cast<int64_t>(state.seed), state.layer, state.scaled,
                                        std::bit_cast<int64_t>(state.beta), hash_of(owner)});
 }
@@ -86,7 +86,8 @@ LayerState state_from_counters(const torch::Tensor& counters, std::string_view o
   WEFT_CHECK(counters.numel() == kCounters, "{}: {} counters, not {}", context, counters.numel(),
              kCounters);
   const int64_t* c = counters.data_ptr<int64_t>();
-  WEFT_CHECK(c[0] == kVersion, "{}: version {}, and this weft reads {}", context, c[0], kVersion);
+  WEFT_CHECK(c[0] == kStateVersion, "{}: version {}, and this weft reads {}", context, c[0],
+             kStateVersion);
   WEFT_CHECK(c[8] == hash_of(owner), "{}: it is of another recipe or pattern than {}", context,
              owner);
   LayerState state;

@@ -3,8 +3,10 @@
 #include <cmath>
 
 #include "weft/checkpoint/checkpoint.h"
+#include "weft/core/median.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
+#include "weft/train/run/run_folder.h"
 
 namespace weft {
 namespace {
@@ -43,11 +45,9 @@ double run_seconds(const std::filesystem::path& folder, int64_t steps) {
   double sum = 0.0;
   for (size_t begin = 0; begin < all.size(); begin += kStretch) {
     const size_t end = std::min(begin + kStretch, all.size());
-    std::vector<double> stretch(all.begin() + static_cast<int64_t>(begin),
-                                all.begin() + static_cast<int64_t>(end));
-    const auto middle = stretch.begin() + static_cast<int64_t>(stretch.size() / 2);
-    std::nth_element(stretch.begin(), middle, stretch.end());
-    sum += *middle * static_cast<double>(stretch.size());
+    const std::vector<double> stretch(all.begin() + static_cast<int64_t>(begin),
+                                      all.begin() + static_cast<int64_t>(end));
+    sum += median(stretch) * static_cast<double>(stretch.size());
   }
   return sum;
 }
@@ -145,7 +145,7 @@ void remember_plans(const std::filesystem::path& folder, const CompareOptions& o
           folder / run_folder_name(entry.recipe, entry.pattern, options.run.seed + seed);
       std::error_code failure;
       if (!std::filesystem::exists(where / "run.json", failure)) continue;
-      planner.remember(read_run_record(where)["plan"].dump());
+      remember_plan(planner, read_run_record(where)["plan"], (where / "run.json").string());
     }
   }
 }

@@ -4,20 +4,12 @@
 
 #include "weft/checkpoint/plan.h"
 #include "weft/core/text.h"
+#include "weft/train/run/run_folder.h"
 #include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/tensor_file.h"
 
 namespace weft {
 namespace {
-
-void copy_tensor(torch::Tensor to, const std::string& name, const TensorFile& file,
-                 const std::string& path) {
-  const auto found = file.tensors.find(name);
-  WEFT_CHECK(found != file.tensors.end(), "{}: tensor '{}' is missing", path, name);
-  WEFT_CHECK(found->second.sizes() == to.sizes() && found->second.scalar_type() == to.scalar_type(),
-             "{}: tensor '{}' is not of the type and shape that the model has", path, name);
-  to.copy_(found->second);
-}
 
 // A trained mask does not change: `static`, sparse from its first step, or, along both axes,
 // `transposable`; so that the planner is asked what it was asked in training.
@@ -53,26 +45,21 @@ RunParts load_model(const std::filesystem::path& folder, const std::string& data
              "{}: the run has no model yet: go on with `weft train --resume`",
              printable(folder.string(), 4096));
   const TensorFile file = read_tensors(path);
-  const std::string name = printable(path.string(), 4096);
   const std::set<const void*> of_recipes = recipe_tensors(*parts.model);
   {
     const torch::NoGradGuard no_grad;
-    for (const auto& parameter : parts.model->named_parameters()) {
-      copy_tensor(parameter.value(), parameter.key(), file, name);
+    for (auto& parameter : parts.model->named_parameters()) {
+      parameter.value().copy_(file.like(parameter.value(), parameter.key()));
     }
-    for (const auto& buffer : parts.model->named_buffers()) {
+    for (auto& buffer : parts.model->named_buffers()) {
       if (of_recipes.contains(buffer.value().unsafeGetTensorImpl())) continue;
-      copy_tensor(buffer.value(), buffer.key(), file, name);
+      buffer.value().copy_(file.like(buffer.value(), buffer.key()));
     }
   }
   auto planner = std::make_shared<Planner>();
-  try {
-    planner->remember(record["plan"].dump());
-  } catch (const Error& error) {
-    throw Error(fmt::format("{}/run.json: {}", printable(folder.string(), 4096), error.what()));
-  }
+  remember_plan(*planner, record["plan"], printable(folder.string(), 4096) + "/run.json");
   sparsify(*parts.model,
-           plan_of(SparsityPlan::from_metadata(file.metadata, name), parts.options, planner));
+           plan_of(SparsityPlan::from_metadata(file.metadata, file.name), parts.options, planner));
   return parts;
 }
 

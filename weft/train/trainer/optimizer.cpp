@@ -29,42 +29,28 @@ std::string tensor_name(const std::string& parameter, const char* part) {
   return fmt::format("optimizer.{}.{}", parameter, part);
 }
 
-// A copy of a saved tensor that must be like the parameter.
-torch::Tensor saved_like(const torch::Tensor& parameter, const std::string& name,
-                         const std::map<std::string, torch::Tensor>& tensors,
-                         const std::string& what) {
-  const auto found = tensors.find(name);
-  WEFT_CHECK(found != tensors.end(), "{}: tensor '{}' is missing", what, name);
-  WEFT_CHECK(found->second.sizes() == parameter.sizes() &&
-                 found->second.scalar_type() == parameter.scalar_type(),
-             "{}: tensor '{}' is not of the type and shape of its parameter", what, name);
-  return found->second.clone();
-}
-
 void load_adamw(const torch::Tensor& parameter, const std::string& name,
-                torch::optim::Optimizer& optimizer,
-                const std::map<std::string, torch::Tensor>& tensors, const Json& steps,
-                const std::string& what) {
+                torch::optim::Optimizer& optimizer, const TensorFile& file, const Json& steps) {
   if (!steps.contains(name)) {  // it has not taken a step yet
-    WEFT_CHECK(!tensors.contains(tensor_name(name, "exp_avg")),
-               "{}: parameter '{}' has moments and no step", what, name);
+    WEFT_CHECK(!file.tensors.contains(tensor_name(name, "exp_avg")),
+               "{}: parameter '{}' has moments and no step", file.name, name);
     return;
   }
-  WEFT_CHECK(steps[name].is_number_unsigned(), "{}: the step of '{}' is no number", what, name);
+  WEFT_CHECK(steps[name].is_number_unsigned(), "{}: the step of '{}' is no number", file.name,
+             name);
   auto state = std::make_unique<torch::optim::AdamWParamState>();
   state->step(steps[name].get<int64_t>());
-  state->exp_avg(saved_like(parameter, tensor_name(name, "exp_avg"), tensors, what));
-  state->exp_avg_sq(saved_like(parameter, tensor_name(name, "exp_avg_sq"), tensors, what));
+  state->exp_avg(file.like(parameter, tensor_name(name, "exp_avg")).clone());
+  state->exp_avg_sq(file.like(parameter, tensor_name(name, "exp_avg_sq")).clone());
   optimizer.state()[state_key(parameter)] = std::move(state);
 }
 
 void load_sgd(const torch::Tensor& parameter, const std::string& name,
-              torch::optim::Optimizer& optimizer,
-              const std::map<std::string, torch::Tensor>& tensors, const std::string& what) {
+              torch::optim::Optimizer& optimizer, const TensorFile& file) {
   const std::string saved = tensor_name(name, "momentum");
-  if (!tensors.contains(saved)) return;
+  if (!file.tensors.contains(saved)) return;
   auto state = std::make_unique<torch::optim::SGDParamState>();
-  state->momentum_buffer(saved_like(parameter, saved, tensors, what));
+  state->momentum_buffer(file.like(parameter, saved).clone());
   optimizer.state()[state_key(parameter)] = std::move(state);
 }
 
@@ -134,16 +120,15 @@ OptimizerState optimizer_state(torch::nn::Module& model, torch::optim::Optimizer
 }
 
 void load_optimizer_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                          const std::map<std::string, torch::Tensor>& tensors, const Json& steps,
-                          const std::string& what) {
-  WEFT_CHECK(steps.is_object(), "{}: 'optimizer_steps' is no object", what);
+                          const TensorFile& file, const Json& steps) {
+  WEFT_CHECK(steps.is_object(), "{}: 'optimizer_steps' is no object", file.name);
   optimizer.state().clear();
   const bool adamw = dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr;
   for (const auto& parameter : model.named_parameters()) {
     if (adamw) {
-      load_adamw(parameter.value(), parameter.key(), optimizer, tensors, steps, what);
+      load_adamw(parameter.value(), parameter.key(), optimizer, file, steps);
     } else {
-      load_sgd(parameter.value(), parameter.key(), optimizer, tensors, what);
+      load_sgd(parameter.value(), parameter.key(), optimizer, file);
     }
   }
 }

@@ -32,9 +32,8 @@ struct OptimizerState {
   Json steps;  // {parameter: number}, of AdamW
 };
 OptimizerState optimizer_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer);
-// Throws Error that begins with `what` if something is missing or has another shape.
+// Throws Error that names the file if something is missing or has another shape.
 void load_optimizer_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                          const std::map<std::string, torch::Tensor>& tensors, const Json& steps,
-                          const std::string& what);
+                          const TensorFile& file, const Json& steps);
 
 }  // namespace weft

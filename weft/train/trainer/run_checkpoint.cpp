@@ -16,43 +16,26 @@ constexpr int64_t kCheckpointVersion = 1;
 
 std::string model_tensor(const std::string& name) { return "model." + name; }
 
-// Copies in place, so that optimiser and layers keep hold of the parameter.
-void load_parameter(torch::Tensor parameter, const torch::Tensor& saved, const std::string& what) {
-  WEFT_CHECK(saved.sizes() == parameter.sizes() && saved.scalar_type() == parameter.scalar_type(),
-             "{} is not of the type and shape that the model has", what);
-  parameter.copy_(saved);
-}
-
-const torch::Tensor& find(const TensorFile& file, const std::string& name,
-                          const std::string& path) {
-  const auto found = file.tensors.find(name);
-  WEFT_CHECK(found != file.tensors.end(), "{}: tensor '{}' is missing", path, name);
-  return found->second;
-}
-
-void load_model(const TensorFile& file, const std::string& path, Model& model) {
+void load_state(const TensorFile& file, Model& model) {
   const torch::NoGradGuard no_grad;
-  for (const auto& parameter : model.named_parameters()) {
-    const std::string name = model_tensor(parameter.key());
-    load_parameter(parameter.value(), find(file, name, path),
-                   fmt::format("{}: tensor '{}'", path, name));
+  for (auto& parameter : model.named_parameters()) {  // in place: optimiser and layers hold them
+    parameter.value().copy_(file.like(parameter.value(), model_tensor(parameter.key())));
   }
   const std::set<const void*> of_recipes = recipe_tensors(model);
   for (const auto& buffer : model.named_buffers()) {
     const std::string name = model_tensor(buffer.key());
-    const torch::Tensor& saved = find(file, name, path);
     // Masks come and go, so the shapes of a recipe's buffers may differ: the layer checks them.
     const bool any_shape = of_recipes.contains(buffer.value().unsafeGetTensorImpl());
-    WEFT_CHECK(saved.scalar_type() == buffer.value().scalar_type() &&
-                   (any_shape || saved.sizes() == buffer.value().sizes()),
-               "{}: tensor '{}' is not of the type and shape that the model has", path, name);
+    const torch::Tensor saved = any_shape ? file.at(name) : file.like(buffer.value(), name);
+    WEFT_CHECK(saved.scalar_type() == buffer.value().scalar_type(),
+               "{}: tensor '{}' is of another type than the model's", file.name, name);
     torch::Tensor(buffer.value()).set_data(saved);
   }
   for (const auto& [name, layer] : layers_of(model)) {
     try {
       layer->state_changed();
     } catch (const Error& error) {
-      throw Error(fmt::format("{}: {}", path, error.what()));
+      throw Error(fmt::format("{}: {}", file.name, error.what()));
     }
   }
 }
@@ -125,10 +108,10 @@ RunPosition load_run_checkpoint(const std::filesystem::path& path, const std::st
   }
   WEFT_CHECK(position.run == run, "{}: of another run: {}, and this one is {}", name,
              printable(position.run), run);
-  load_model(file, name, model);
-  load_optimizer_state(model, optimizer, file.tensors, entry["optimizer_steps"], name);
+  load_state(file, model);
+  load_optimizer_state(model, optimizer, file, entry["optimizer_steps"]);
   at::Generator random = at::detail::getDefaultCPUGenerator();
-  random.set_state(find(file, "random", name));
+  random.set_state(file.at("random"));
   return position;
 }
 

@@ -1,6 +1,5 @@
 #include "weft/train/trainer/telemetry.h"
 
-#include "weft/core/bits.h"
 #include "weft/mask/solver.h"
 
 namespace weft {
@@ -35,17 +34,6 @@ void note_products(const std::string& plan, std::set<std::string>& products) {
     if (end == plan.size()) return;
     begin = end + 1;
   }
-}
-
-int64_t differing_bits(const Mask& a, const Mask& b) {
-  int64_t count = 0;
-  for (int64_t row = 0; row < a.rows(); ++row) {
-    for (int64_t col = 0; col < a.cols(); col += 64) {
-      const int bits = static_cast<int>(std::min<int64_t>(64, a.cols() - col));
-      count += popcount64(a.bits(row, col, bits) ^ b.bits(row, col, bits));
-    }
-  }
-  return count;
 }
 
 }  // namespace
@@ -92,7 +80,7 @@ double DenseFlips::rate(const ModelTelemetry& telemetry) {
     const torch::Tensor weight = layers_[i]->weight.detach().contiguous();
     masks.push_back(find_mask(default_solver(false), weight.data_ptr<float>(),
                               layers_[i]->weight_shape(), pattern_));
-    if (!masks_.empty()) changed += differing_bits(masks_[i], masks.back());
+    if (!masks_.empty()) changed += Mask::differing(masks_[i], masks.back());
     weights += weight.numel();
   }
   const bool first = masks_.empty();

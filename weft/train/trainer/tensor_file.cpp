@@ -75,10 +75,23 @@ void write_tensors(const std::filesystem::path& path, const NamedTensors& tensor
   writer.commit();
 }
 
+const torch::Tensor& TensorFile::at(const std::string& tensor) const {
+  const auto found = tensors.find(tensor);
+  WEFT_CHECK(found != tensors.end(), "{}: tensor '{}' is missing", name, tensor);
+  return found->second;
+}
+
+const torch::Tensor& TensorFile::like(const torch::Tensor& model, const std::string& tensor) const {
+  const torch::Tensor& found = at(tensor);
+  WEFT_CHECK(found.sizes() == model.sizes() && found.scalar_type() == model.scalar_type(),
+             "{}: tensor '{}' is not of the type and shape that the model has", name, tensor);
+  return found;
+}
+
 TensorFile read_tensors(const std::filesystem::path& path, Checksum with_checksum) {
   const SafetensorsReader reader(path);
   const std::string file = printable(path.string(), 4096);
-  TensorFile found{reader.header().metadata, {}};
+  TensorFile found{reader.header().metadata, {}, file};
   uint32_t sum = header_checksum(reader.header().tensors, found.metadata);
   for (const TensorInfo& info : reader.header().tensors) {
     torch::Tensor tensor = torch::empty(info.shape, torch_type(info, file));

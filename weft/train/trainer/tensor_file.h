@@ -24,6 +24,12 @@ void write_tensors(const std::filesystem::path& path, const NamedTensors& tensor
 struct TensorFile {
   Metadata metadata;
   std::map<std::string, torch::Tensor> tensors;
+  std::string name;  // of the file, for messages
+
+  // Throw Error that names file and tensor if it is missing; if it is not of the type and shape of
+  // `model`.
+  const torch::Tensor& at(const std::string& tensor) const;
+  const torch::Tensor& like(const torch::Tensor& model, const std::string& tensor) const;
 };
 // Throws Error that names the file if it is damaged.
 TensorFile read_tensors(const std::filesystem::path& path, Checksum checksum = Checksum::kNo);

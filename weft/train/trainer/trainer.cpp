@@ -2,22 +2,17 @@
 
 #include <torch/nn/functional/loss.h>
 #include <torch/utils.h>
-#include <torch/version.h>
 
 #include <chrono>
 #include <cmath>
 #include <set>
 
 #include "weft/core/atomic_file.h"
-#include "weft/core/isa.h"
+#include "weft/core/median.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
-#include "weft/core/version.h"
-#include "weft/kernel/dense.h"
-#include "weft/mask/solver.h"
-#include "weft/train/data/checksum.h"
 #include "weft/train/run/peak_memory.h"
-#include "weft/train/run/read_file.h"
+#include "weft/train/run/run_folder.h"
 #include "weft/train/step.h"
 #include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/optimizer.h"
@@ -43,93 +38,6 @@ uint64_t file_bytes(const std::filesystem::path& path) {
   std::error_code failure;
   const auto bytes = std::filesystem::file_size(path, failure);
   return failure ? 0 : bytes;
-}
-
-Json environment_json(int threads) {
-  return {{"weft", kVersion},
-          {"torch", TORCH_VERSION},
-          {"threads", threads},
-          {"isa", current_isa()},
-          {"dense_isa", dense_isa()}};
-}
-
-// What a checkpoint must agree with to be of this run: all that its numbers depend on, but for
-// where and how fast it runs.
-std::string run_name(const RunOptions& options, uint32_t data) {
-  Json all = options.to_json();
-  for (const char* name : {"threads", "plan", "checkpoint-every", "export"}) all.erase(name);
-  const std::string text = all.dump();
-  return fmt::format("{:08x}-{:08x}", checksum(0, std::as_bytes(std::span(text))), data);
-}
-
-void remember(Planner& planner, const Json& plan, const std::string& file) {
-  try {
-    planner.remember(plan.dump());
-  } catch (const Error& error) {
-    throw Error(fmt::format("{}: {}", file, error.what()));
-  }
-}
-
-std::shared_ptr<Planner> planner_of(const std::string& plan) {
-  if (plan == "auto" || plan == "dense" || plan == "sparse") {
-    return std::make_shared<Planner>(parse_plan_mode(plan));
-  }
-  std::filesystem::path path = plan;
-  std::error_code failure;
-  if (std::filesystem::is_directory(path, failure)) path /= "run.json";
-  const std::string name = printable(path.string(), 4096);
-  const Json document = Json::parse(read_small_file(path), name);
-  auto planner = std::make_shared<Planner>();
-  const bool of_run = document.is_object() && document.contains("plan");
-  remember(*planner, of_run ? document["plan"] : document, name);
-  return planner;
-}
-
-// Of a run that goes on: its choices are in its record, whatever file they came from.
-std::shared_ptr<Planner> planner_of_mode(const std::string& plan) {
-  const bool mode = plan == "dense" || plan == "sparse";
-  return std::make_shared<Planner>(mode ? parse_plan_mode(plan) : PlanMode::kAuto);
-}
-
-TrainingPlan training_plan(const RunOptions& options, std::shared_ptr<Planner> planner) {
-  TrainingPlan plan;
-  plan.recipe = options.recipe;
-  plan.pattern = Pattern::parse(options.pattern);
-  for (const std::string& text : options.rules) {
-    const RunRule rule = parse_rule(text, plan.pattern);
-    plan.rules.push_back({rule.layers, rule.recipe, rule.pattern});
-  }
-  plan.first_and_last_dense = !options.sparse_ends;
-  plan.total_steps = options.steps;
-  plan.seed = static_cast<uint64_t>(options.seed);
-  plan.micro_batches = static_cast<int>(options.accumulate);
-  plan.telemetry = true;
-  plan.planner = std::move(planner);
-  return plan;
-}
-
-Json layers_json(const std::vector<PlannedLayer>& layers) {
-  Json list = Json::array();
-  for (const PlannedLayer& layer : layers) {
-    const LayerReport& report = layer.report;
-    Json entry{{"name", report.name},       {"kind", report.kind}, {"recipe", report.recipe},
-               {"pattern", report.pattern}, {"path", report.path}, {"reason", report.reason}};
-    if (layer.plan) {
-      for (const Product product : kProducts) {
-        const ProductPlan& one = (*layer.plan)[product];
-        entry[kind_name(one.kind)] = {{"choice", choice_name(one.choice)}, {"reason", one.reason}};
-      }
-    }
-    list.push_back(std::move(entry));
-  }
-  return list;
-}
-
-double median_of(std::vector<double> values) {
-  if (values.empty()) return 0.0;
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 }  // namespace
@@ -370,7 +278,7 @@ struct Trainer::State {
   // The median, or the mean if somebody has cut the metrics: no reason to lose a run.
   double typical_step_seconds() {
     try {
-      return median_of(read_step_seconds(folder->metrics(), position.step));
+      return median(read_step_seconds(folder->metrics(), position.step));
     } catch (const Error& error) {
       note(error.what());
       return position.train_seconds / static_cast<double>(position.step);
@@ -520,7 +428,7 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
   WEFT_CHECK(saved["status"] != "done", "{}: the run is done: see `weft eval {}`", name, name);
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, /*resumed=*/true);
   state->folder.emplace(std::move(held));
-  remember(*state->planner, saved["plan"], name + "/run.json");
+  remember_plan(*state->planner, saved["plan"], name + "/run.json");
   state->say_what_differs(saved["environment"]);
   WEFT_CHECK(state->load_newest(saved),
              "{}: no checkpoint can be used: see the lines before; to begin anew, take another "
@@ -585,45 +493,6 @@ RunResult Trainer::finish() {
   for (const int64_t step : state.folder->checkpoints()) {
     std::filesystem::remove(state.folder->checkpoint(step), failure);
   }
-  return result;
-}
-
-Json to_json(const RunResult& result) {
-  return {{"step", result.eval.step},
-          {"eval_loss", result.eval.loss},
-          {"eval_accuracy", result.eval.accuracy},
-          {"eval_samples", result.eval.samples},
-          {"step_ms", 1e3 * result.step_seconds},
-          {"train_seconds", result.train_seconds},
-          {"density", result.density},
-          {"flip_rate", result.flip_rate},
-          {"ends_dense", result.ends_dense},
-          {"sparse_products", result.products},
-          {"model_bytes", result.model_bytes},
-          {"packed_bytes", result.packed_bytes},
-          {"peak_resident_bytes", result.peak_bytes}};
-}
-
-RunResult read_run_result(const std::filesystem::path& folder) {
-  const Json record = read_run_record(folder);
-  const std::string name = printable((folder / "run.json").string(), 4096);
-  WEFT_CHECK(record["status"] == "done" && record.contains("result"),
-             "{}: the run is not finished: go on with `weft train --resume`", name);
-  const Json& saved = record["result"];
-  RunResult result;
-  result.eval.step = saved["step"].get<int64_t>();
-  result.eval.loss = saved["eval_loss"].get<double>();
-  result.eval.accuracy = saved["eval_accuracy"].get<double>();
-  result.eval.samples = saved["eval_samples"].get<int64_t>();
-  result.step_seconds = 1e-3 * saved["step_ms"].get<double>();
-  result.train_seconds = saved["train_seconds"].get<double>();
-  result.density = saved["density"].get<double>();
-  result.flip_rate = saved["flip_rate"].get<double>();
-  result.ends_dense = saved["ends_dense"].get<bool>();
-  result.products = saved["sparse_products"].get<std::string>();
-  result.model_bytes = saved["model_bytes"].get<uint64_t>();
-  result.packed_bytes = saved["packed_bytes"].get<uint64_t>();
-  result.peak_bytes = saved["peak_resident_bytes"].get<uint64_t>();
   return result;
 }
 

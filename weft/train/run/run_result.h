@@ -1,0 +1,36 @@
+// What a run has reached, as its run.json has it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "weft/core/json.h"
+
+namespace weft {
+
+struct EvalReport {
+  int64_t step = 0;
+  double loss = 0.0;
+  double accuracy = 0.0;
+  int64_t samples = 0;
+  double seconds = 0.0;
+};
+
+struct RunResult {
+  EvalReport eval;
+  double step_seconds = 0.0;  // the median
+  double train_seconds = 0.0;
+  double density = 1.0;     // of the weights of sparse layers, at the end
+  double flip_rate = 0.0;   // the mean over steps
+  bool ends_dense = false;  // the recipe leaves dense weights, by design
+  std::string products;     // that ran sparse in some layer: "fwd, bwd_x"
+  uint64_t model_bytes = 0;
+  uint64_t packed_bytes = 0;  // 0: not asked for
+  uint64_t peak_bytes = 0;    // of resident memory, of the whole process
+};
+Json to_json(const RunResult& result);
+// Of a finished run, from its run.json. Throws Error if it is not finished.
+RunResult read_run_result(const std::filesystem::path& folder);
+
+}  // namespace weft
