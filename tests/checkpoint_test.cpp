@@ -194,6 +194,38 @@ TEST(Dtype, WidensEveryCodeOfF16AndBf16Exactly) {
   }
 }
 
+// Between two neighbours the nearer one, half-way the even one, beyond the last infinity.
+TEST(Dtype, RoundsToTheNearestF16AndBf16) {
+  for (const Dtype dtype : {Dtype::kF16, Dtype::kBf16}) {
+    const uint16_t infinite = dtype == Dtype::kF16 ? 0x7c00 : 0x7f80;
+    const auto value_of = [&](uint16_t code) {
+      float value = 0;
+      widen_weights(dtype, std::as_bytes(std::span(&code, 1)), std::span(&value, 1));
+      return static_cast<double>(value);
+    };
+    const auto rounded = [&](double value) {
+      uint16_t code = 0;
+      round_weights(std::span(&value, 1), dtype, std::as_writable_bytes(std::span(&code, 1)));
+      return code;
+    };
+    for (uint16_t code = 0; code + 1 < infinite; ++code) {
+      const double low = value_of(code), high = value_of(static_cast<uint16_t>(code + 1));
+      ASSERT_EQ(rounded(low), code);
+      ASSERT_EQ(rounded(-low), code | 0x8000);
+      ASSERT_EQ(rounded(low + 0.49 * (high - low)), code);
+      ASSERT_EQ(rounded(low + 0.51 * (high - low)), code + 1);
+      ASSERT_EQ(rounded(low + 0.5 * (high - low)), code % 2 == 0 ? code : code + 1);
+    }
+    const double last = value_of(static_cast<uint16_t>(infinite - 1));
+    const double before = value_of(static_cast<uint16_t>(infinite - 2));
+    EXPECT_EQ(rounded(last), infinite - 1);
+    EXPECT_EQ(rounded(last + 0.49 * (last - before)), infinite - 1);
+    EXPECT_EQ(rounded(last + 0.51 * (last - before)), infinite);
+    EXPECT_EQ(rounded(-1e300), infinite | 0x8000);
+    EXPECT_TRUE(std::isnan(value_of(rounded(std::nan("")))));
+  }
+}
+
 TEST(Dtype, F32PassesBitForBit) {
   const std::vector<uint32_t> codes = {0,          0x80000000, 1,          0x3f800000,
                                        0x7f800000, 0x7fa00001, 0xffc00000, 0xff7fffff};

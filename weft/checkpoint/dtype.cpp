@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "weft/core/error.h"
@@ -79,6 +80,30 @@ float widen_f16(uint16_t half) {
 
 float widen_bf16(uint16_t half) { return std::bit_cast<float>(uint32_t{half} << 16); }
 
+// A floating-point type of 16 bits: sign, exponent, mantissa.
+struct HalfFormat {
+  int mantissa_bits;
+  int least_exponent;  // of normal numbers
+};
+constexpr HalfFormat kF16 = {10, -14};
+constexpr HalfFormat kBf16 = {7, -126};
+
+uint16_t round_to_half(double value, const HalfFormat& format) {
+  const uint32_t sign = std::signbit(value) ? 0x8000u : 0;
+  const uint32_t infinite = 0x7fffu >> format.mantissa_bits << format.mantissa_bits;
+  if (std::isnan(value)) return static_cast<uint16_t>(sign | infinite | 1);
+  if (value == 0 || std::isinf(value))
+    return static_cast<uint16_t>(sign | (value == 0 ? 0 : infinite));
+  // In units of the last place the number is mantissa + (exponent - least) * 2^mantissa_bits, and a
+  // mantissa that rounds up to the next power of two carries into the exponent by itself.
+  const int exponent = std::max(std::ilogb(value), format.least_exponent);
+  const double mantissa =
+      std::nearbyint(std::scalbn(std::abs(value), format.mantissa_bits - exponent));
+  const double units =
+      mantissa + std::scalbn(exponent - format.least_exponent, format.mantissa_bits);
+  return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::min<double>(units, infinite)));
+}
+
 // Calls `body` with a value of the unsigned integer type that is as wide as an element.
 template <typename Body>
 void with_element_type(Dtype dtype, Body body) {
@@ -146,6 +171,24 @@ void widen_weights(Dtype dtype, std::span<const std::byte> bytes, std::span<floa
       for (size_t i = 0; i < out.size(); ++i) out[i] = widen_bf16(load<uint16_t>(from + 2 * i));
       return;
     default: throw Error(fmt::format("dtype {} does not widen to float", dtype_name(dtype)));
+  }
+}
+
+void round_weights(std::span<const double> weights, Dtype dtype, std::span<std::byte> bytes) {
+  check_size(dtype, bytes.size(), static_cast<int64_t>(weights.size()));
+  const auto store_all = [&](auto round) {
+    using Element = decltype(round(0.0));
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const Element element = round(weights[i]);
+      std::memcpy(bytes.data() + i * sizeof element, &element, sizeof element);
+    }
+  };
+  switch (dtype) {
+    case Dtype::kF64: return store_all([](double w) { return w; });
+    case Dtype::kF32: return store_all([](double w) { return static_cast<float>(w); });
+    case Dtype::kF16: return store_all([](double w) { return round_to_half(w, kF16); });
+    case Dtype::kBf16: return store_all([](double w) { return round_to_half(w, kBf16); });
+    default: throw Error(fmt::format("dtype {} holds no weights", dtype_name(dtype)));
   }
 }
 

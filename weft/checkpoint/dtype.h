@@ -57,6 +57,10 @@ Mask nonzero_mask(Dtype dtype, std::span<const std::byte> bytes, int64_t rows, i
 // F16, BF16 and F32 widened to float, exactly. bytes: [out.size()] elements.
 void widen_weights(Dtype dtype, std::span<const std::byte> bytes, std::span<float> out);
 
+// Rounded to the nearest of the type, ties to even; what is too large becomes infinite. dtype: one
+// that is_weight_dtype. bytes: [weights.size()] elements.
+void round_weights(std::span<const double> weights, Dtype dtype, std::span<std::byte> bytes);
+
 // Calls body(span of float or double) with the weights in the type that holds them exactly: double
 // for F64, float for the others.
 template <typename Body>
