@@ -9,7 +9,8 @@ namespace {
 
 std::string help_of(const OptionField& field) {
   const std::vector<std::string> values = field.get(RunOptions());
-  if (field.kind == OptionKind::kSwitch || values.empty()) return field.help;
+  const bool none = values.empty() || values[0].empty();
+  if (field.kind == OptionKind::kSwitch || none) return field.help;
   return fmt::format("{} (default: {})", field.help, values[0]);
 }
 

@@ -169,8 +169,9 @@ class TrainCommand : public Command {
 
   void print_start(const Trainer& trainer) const {
     const RunOptions& o = trainer.options();
-    print(fmt::format("{} on {}, {} at {}, {} steps of {} {}, {} threads, {}\n\n", o.model, o.data,
-                      o.recipe, o.pattern, o.steps, o.batch,
+    print(fmt::format("{} on {}{}, {} at {}, {} steps of {} {}, {} threads, {}\n\n", o.model,
+                      o.data, o.init.empty() ? "" : " from " + printable(o.init, 4096), o.recipe,
+                      o.pattern, o.steps, o.batch,
                       trainer.source().unit() == "tokens"
                           ? fmt::format("windows of {} bytes", o.context)
                           : trainer.source().unit(),
@@ -220,6 +221,7 @@ CommandEntry train_command() {
       "  weft train --out runs/first\n"
       "  weft train --model gpt --data text:book.txt --recipe s-ste --pattern 2:4 --out runs/gpt\n"
       "  weft train --config run.toml --seed 2 --out runs/second\n"
+      "  weft train --recipe static --init pruned.safetensors --out runs/tuned\n"
       "  weft train --resume runs/first",
       std::make_unique<TrainCommand>()};
 }

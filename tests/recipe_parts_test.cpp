@@ -531,6 +531,43 @@ TEST(Schedule, StaticIsDenseThenFixed) {
   EXPECT_TRUE(trained.at(0).sparse());
 }
 
+TEST(MagnitudeMasks, AFixedMaskKeepsNoZero) {
+  // Rows that share: the first has a zero of its own, the last group has one non-zero.
+  const std::vector<float> weights = {0, 5, 1, 3, 0, 0, -0.0f, 2,  //
+                                      9, 6, 2, 1, 0, 0, 0,     0};
+  for (const auto& [pattern, kept] :
+       std::vector<std::pair<Pattern, std::vector<int>>>{{Pattern(2, 4),
+                                                          {0, 1, 0, 1, 0, 0, 0, 1,  //
+                                                           1, 1, 0, 0, 0, 0, 0, 0}},
+                                                         {Pattern(3, 4),
+                                                          {0, 1, 1, 1, 0, 0, 0, 1,  //
+                                                           1, 1, 1, 0, 0, 0, 0, 0}}}) {
+    const Recipe recipe = Recipe::parse("static+dense_head=0");
+    LayerInput input;
+    input.weights = weights.data();
+    input.shape = {2, 8, 1};
+    input.pattern = pattern;
+    input.recipe = &recipe;
+    LayerState state;
+    bring_up_to_date(input, state);
+    for (size_t i = 0; i < kept.size(); ++i) {
+      EXPECT_EQ(state.forward.at(static_cast<int64_t>(i / 8), static_cast<int64_t>(i % 8)),
+                kept[i] == 1)
+          << pattern.str() << " " << i;
+    }
+  }
+  // Others fill their groups.
+  const Recipe ste = Recipe::parse("ste");
+  LayerInput input;
+  input.weights = weights.data();
+  input.shape = {2, 8, 1};
+  input.pattern = Pattern(2, 4);
+  input.recipe = &ste;
+  LayerState state;
+  bring_up_to_date(input, state);
+  EXPECT_EQ(state.forward.density(), 0.5);
+}
+
 TEST(Schedule, TheTailOfTSrSteIsDense) {
   TrainedLayer run("t-sr-ste", "2:4", 60);
   EXPECT_TRUE(run.at(0).sparse());

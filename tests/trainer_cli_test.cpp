@@ -7,6 +7,7 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/model_files.h"
 #include "tests/program.h"
 #include "tests/support.h"
 
@@ -109,6 +110,8 @@ TEST_F(TrainerCommands, WrongUsageIsOneLineAndLeavesNothing) {
       {train("x", {"--accumulate", "3"}), 2, "micro-batches"},
       {train("x", {"--data", "idx:/nowhere"}), 1, "/nowhere"},
       {train("x", {"--plan", "/nowhere.json"}), 1, "/nowhere.json"},
+      {train("x", {"--init", "/nowhere.safetensors"}), 1, "/nowhere.safetensors"},
+      {train("x", {"--init", folder("bad.toml")}), 1, "bad.toml"},
       {train("x", {"--rule", "(=dense"}), 2, "no regular expression"},
       {{"compare", "--out", folder("x"), "--config", folder("rule.toml")},
        1,
@@ -200,6 +203,67 @@ TEST_F(TrainerCommands, AFullDiskIsOneLineAndWhatWasThereStaysWhole) {
   EXPECT_EQ(Json::parse(contents(folder("run") + "/run.json"), "run.json")["status"], "running");
   const Outcome resumed = run({"train", "--resume", folder("run")});
   EXPECT_EQ(resumed.code, 0) << resumed.err;
+}
+
+// Where a weight of hidden1 is zero, in order.
+std::vector<bool> zeros_of(const std::string& file) {
+  const std::string bytes = tensor_bytes_of(file, "hidden1.weight");
+  std::vector<float> weights(bytes.size() / sizeof(float));
+  std::memcpy(weights.data(), bytes.data(), bytes.size());
+  std::vector<bool> zeros;
+  for (const float weight : weights) zeros.push_back(weight == 0.0f);
+  return zeros;
+}
+
+TEST_F(TrainerCommands, APrunedModelIsTunedWithoutItsFile) {
+  const std::string init = folder("pruned.safetensors"), aside = folder("aside.safetensors");
+  ASSERT_EQ(run(train("dense", {"--recipe", "dense"})).code, 0);
+  const Outcome masked = run({"mask", folder("dense") + "/model.safetensors", init, "--pattern",
+                              "1:4", "--include", "hidden1.*"});
+  ASSERT_EQ(masked.code, 0) << masked.err;
+  std::ofstream(scratch_ / "init.toml") << "recipe = \"static\"\ninit = \"" << init << "\"\n";
+  const std::vector<std::string> tuned = {"--config", folder("init.toml"), "--seed", "3"};
+  const Outcome whole = run(train("whole", tuned, "150"));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_EQ(whole.err, "");
+  EXPECT_TRUE(contains(whole.out, "mlp on glyphs from " + init)) << whole.out;
+  EXPECT_TRUE(contains(whole.out, "init promises 1:4")) << whole.out;
+  EXPECT_EQ(run({"check", folder("whole") + "/model.safetensors"}).code, 0);
+  EXPECT_EQ(zeros_of(folder("whole") + "/model.safetensors"), zeros_of(init));
+  EXPECT_NE(tensor_bytes_of(folder("whole") + "/model.safetensors", "hidden1.weight"),
+            tensor_bytes_of(init, "hidden1.weight"));
+
+  std::vector<std::string> rare = tuned;
+  rare.insert(rare.end(), {"--checkpoint-every", "100"});
+  {
+    Program program(train("killed", rare, "150"));
+    ASSERT_TRUE(wait_for_step("killed", 20));
+    ::kill(program.pid(), SIGKILL);
+    EXPECT_EQ(program.wait().code, 128 + SIGKILL);
+  }
+  std::filesystem::rename(init, aside);
+  const Outcome resumed = run({"train", "--resume", folder("killed")});
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(model("killed"), model("whole"));
+  const Json record = Json::parse(contents(folder("killed") + "/run.json"), "run.json");
+  const Outcome evaluated = run({"eval", folder("killed"), "--json"});
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_EQ(evaluated.json()["eval_loss"], record["result"]["eval_loss"]);
+}
+
+TEST_F(TrainerCommands, ARunThatCannotSaveItsFirstWeightsLeavesNothing) {
+  ASSERT_EQ(run(train("dense", {"--recipe", "dense"}, "2")).code, 0);
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  rlimit tight = old;
+  tight.rlim_cur = 20000;  // less than a checkpoint
+  ::setrlimit(RLIMIT_FSIZE, &tight);
+  const Outcome outcome =
+      run(train("run", {"--init", folder("dense") + "/model.safetensors"}, "2"));
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err, "step-000000000.safetensors")) << outcome.err;
+  EXPECT_FALSE(std::filesystem::exists(folder("run")));
 }
 
 TEST_F(TrainerCommands, AGptWritesOnItsPackedWeights) {

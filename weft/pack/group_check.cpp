@@ -86,6 +86,17 @@ int64_t first_row_where(int64_t rows, Bad bad) {
   return first.load();
 }
 
+// Row by row against the row that shares and stands one group above; rows() if all are alike.
+int64_t first_unlike_row(const Mask& mask, const Pattern& pattern) {
+  if (pattern.share() == 1 || mask.cols() == 0) return mask.rows();
+  const int64_t words = (mask.cols() + 63) / 64;
+  return first_row_where(mask.rows(), [&](int64_t row) {
+    if (row % pattern.block() < pattern.group()) return false;
+    const uint64_t* above = mask.row_words(row - pattern.group());
+    return !std::equal(above, above + words, mask.row_words(row));
+  });
+}
+
 }  // namespace
 
 std::optional<CrowdedGroup> crowded_group(const Mask& mask, const Pattern& pattern,
@@ -130,22 +141,20 @@ void require_groups(const Mask& mask, const Pattern& pattern, int64_t segment) {
                           pattern.str()));
 }
 
+bool rows_share(const Mask& mask, const Pattern& pattern) {
+  return first_unlike_row(mask, pattern) == mask.rows();
+}
+
 void require_sharing(const Mask& mask, const Pattern& pattern) {
-  if (pattern.share() == 1 || mask.cols() == 0) return;
-  const int64_t group = pattern.group(), block = pattern.block();
-  parallel_for((mask.rows() + block - 1) / block, [&](int64_t item) {
-    // Row by row against the row that shares and stands one group above.
-    const int64_t end = std::min(mask.rows(), (item + 1) * block);
-    for (int64_t row = item * block + group; row < end; ++row) {
-      for (int64_t k = 0; k < mask.cols(); k += 64) {
-        const int width = static_cast<int>(std::min<int64_t>(64, mask.cols() - k));
-        WEFT_CHECK(mask.bits(row - group, k, width) == mask.bits(row, k, width),
-                   "rows {} and {} differ between columns {} and {}: to be packed as {} they must "
-                   "have the same mask",
-                   row - group, row, k, k + width - 1, pattern.str());
-      }
-    }
-  });
+  const int64_t row = first_unlike_row(mask, pattern), above = row - pattern.group();
+  if (row == mask.rows()) return;
+  for (int64_t k = 0; k < mask.cols(); k += 64) {
+    const int width = static_cast<int>(std::min<int64_t>(64, mask.cols() - k));
+    WEFT_CHECK(mask.bits(above, k, width) == mask.bits(row, k, width),
+               "rows {} and {} differ between columns {} and {}: to be packed as {} they must have "
+               "the same mask",
+               above, row, k, k + width - 1, pattern.str());
+  }
 }
 
 }  // namespace weft

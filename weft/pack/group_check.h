@@ -26,7 +26,9 @@ bool every_group_is_full(const Mask& mask, const Pattern& pattern, int64_t segme
 // Throws Error that names the first crowded group.
 void require_groups(const Mask& mask, const Pattern& pattern, int64_t segment);
 
-// Throws Error unless the rows that share have equal masks.
+// Whether the rows that share have equal masks.
+bool rows_share(const Mask& mask, const Pattern& pattern);
+// Throws Error that names the first two rows that should and do not.
 void require_sharing(const Mask& mask, const Pattern& pattern);
 
 }  // namespace weft

@@ -131,7 +131,7 @@ class Rules {
       if (!RE2::FullMatch(place.name, *expressions_[i])) continue;
       const LayerRule& rule = plan_.rules[i];
       return suited(place, Recipe::parse(rule.recipe), rule.pattern,
-                    fmt::format("rule '{}'", rule.layers));
+                    rule.reason.empty() ? fmt::format("rule '{}'", rule.layers) : rule.reason);
     }
     if (plan_.first_and_last_dense && (first || last)) {
       return {Recipe::parse("dense"), plan_.pattern, first ? "the first layer" : "the last layer"};
@@ -231,6 +231,7 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& 
     const auto layer = weft_layer(place);
     layer->configure(settings);
     reports.push_back(report_of(place, *layer, decision.reason));
+    reports.back().end = &place == first || &place == last;
   }
   return reports;
 }

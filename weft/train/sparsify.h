@@ -26,6 +26,7 @@ struct LayerRule {
   std::string layers;  // a regular expression (RE2) that the whole name must match
   std::string recipe;  // as in Recipe::parse
   Pattern pattern{2, 4};
+  std::string reason = {};  // of the report; empty: the rule itself
 };
 
 struct TrainingPlan {
@@ -52,6 +53,7 @@ struct LayerReport {
   std::string pattern;  // "2:4"; empty if dense
   std::string path;     // "packed", "plain"; "torch" for modules that weft does not compute
   std::string reason;   // why it is as it is
+  bool end = false;     // the first or the last layer
 };
 
 // Throws Error if a rule is malformed or its recipe makes no sense; then nothing has changed.

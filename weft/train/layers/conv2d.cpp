@@ -154,6 +154,16 @@ torch::Tensor Conv2dImpl::plain_backward_weight(const torch::Tensor& g, const to
 
 torch::Tensor Conv2dImpl::bias_gradient(const torch::Tensor& g) const { return g.sum({0, 2, 3}); }
 
+torch::Tensor Conv2dImpl::rows_of(const torch::Tensor& x) const {
+  const ConvShape& s = geometry_;
+  WEFT_CHECK(s.groups == 1, "{}: the groups of its channels see different inputs", name());
+  // [images, columns, positions]
+  const torch::Tensor columns =
+      at::im2col(x.detach(), {s.kernel_h, s.kernel_w}, {s.dilation_h, s.dilation_w},
+                 {s.pad_h, s.pad_w}, {s.stride_h, s.stride_w});
+  return columns.transpose(1, 2).reshape({-1, columns.size(1)}).contiguous();
+}
+
 torch::Tensor Conv2dImpl::sample_scales_of(const torch::Tensor& g,
                                            const SampleOptions& options) const {
   // A sample sees images, outputs and positions: a kernel of one tap has them as they are.

@@ -9,6 +9,7 @@
 
 #include "weft/mask/retained.h"
 #include "weft/mask/solver.h"
+#include "weft/pack/group_check.h"
 #include "weft/train/layers/state_tensors.h"
 #include "weft/train/layers/tensor_math.h"
 #include "weft/train/recipes/decay.h"
@@ -20,6 +21,7 @@ namespace weft {
 namespace {
 
 thread_local Layer::FiniteWatch* finite_watch = nullptr;
+thread_local Layer::InputWatch* input_watch = nullptr;
 
 // A few hundred weights, scattered over all rows and columns, stand for all: an optimiser moves
 // nearly every one of them.
@@ -315,8 +317,17 @@ void Layer::make_packed_operands() {
   products().set(operands);
 }
 
-void Layer::describe_operands(LayerOperands& operands) const {
+// A fixed mask is without zeros, and rows that share may have zeros of their own: then they share
+// nothing, and the operand is packed row by row.
+Pattern Layer::operand_pattern() const {
   const Pattern& pattern = settings_.pattern;
+  const bool alike =
+      settings_.recipe.forward != ForwardPart::kFixed || rows_share(state_.forward, pattern);
+  return alike ? pattern : Pattern(pattern.keep(), pattern.group());
+}
+
+void Layer::describe_operands(LayerOperands& operands) const {
+  const Pattern pattern = operand_pattern();
   const Pattern unshared(pattern.keep(), pattern.group());
   const bool transposable = settings_.recipe.forward == ForwardPart::kTransposable;
   // A union of candidates keeps more than N:M until the last are removed.
@@ -362,6 +373,7 @@ torch::Tensor Layer::run(const torch::Tensor& x) {
              c10::toString(x.scalar_type()), x.device().str(), c10::toString(weight.scalar_type()),
              weight.device().str());
   prepare();
+  if (input_watch != nullptr) input_watch->see_(*this, [&] { return rows_of(x); });
   if (!torch::GradMode::is_enabled()) return forward_product(x.contiguous());
   const auto handle = c10::make_intrusive<LayerHandle>(
       std::static_pointer_cast<Layer>(shared_from_this()), stamp_, state_.call++);
@@ -384,11 +396,13 @@ torch::Tensor Layer::forward_product(const torch::Tensor& x) {
 
 Layer::FiniteWatch::FiniteWatch() { finite_watch = this; }
 Layer::FiniteWatch::~FiniteWatch() { finite_watch = nullptr; }
+Layer::InputWatch::InputWatch(See see) : see_(std::move(see)) { input_watch = this; }
+Layer::InputWatch::~InputWatch() { input_watch = nullptr; }
 
 std::optional<LayerPlan> Layer::sparse_plan() {
   if (always_dense() || path() != LayerPath::kPacked) return std::nullopt;
   const Recipe& recipe = settings_.recipe;
-  auto plan = products().plan_for(settings_.pattern, recipe.forward == ForwardPart::kTransposable,
+  auto plan = products().plan_for(operand_pattern(), recipe.forward == ForwardPart::kTransposable,
                                   recipe.gradient == GradientPart::kMasked);
   if (!plan || recipe.samples_gradient() || recipe.gradient == GradientPart::kMasked) return plan;
   ProductPlan& gradient = plan->products[static_cast<size_t>(Product::kBackwardWeight)];
@@ -499,7 +513,7 @@ LayerTelemetry Layer::telemetry(bool costly) {
       t.retained = retained(host.data_ptr<float>(), weight_shape(), state_.forward).fraction();
     }
     t.backward_density = state_.backward.rows() > 0 ? state_.backward.density() : t.forward_density;
-    t.backward_kept = t.backward_density / t.forward_density;
+    if (t.forward_density > 0.0) t.backward_kept = t.backward_density / t.forward_density;
   }
   t.changed_bits = changed_bits_;
   t.flip_rate = static_cast<double>(changed_bits_) / static_cast<double>(weight.numel());

@@ -21,6 +21,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -125,6 +126,21 @@ class Layer : public torch::nn::Module {
     std::string first_;
   };
 
+  // Shows what goes into layers while one of these is in scope, of this thread. Inputs are rows of
+  // samples, [n, columns of the weight]: of a convolution, what the kernel sees at each position.
+  class InputWatch {
+   public:
+    using See = std::function<void(const Layer& layer, const std::function<torch::Tensor()>& rows)>;
+    explicit InputWatch(See see);
+    ~InputWatch();
+    InputWatch(const InputWatch&) = delete;
+    InputWatch& operator=(const InputWatch&) = delete;
+
+   private:
+    friend class Layer;
+    See see_;
+  };
+
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
   // After something else than load() has written into the buffers.
@@ -157,6 +173,7 @@ class Layer : public torch::nn::Module {
                                             const torch::Tensor& w) = 0;
   virtual torch::Tensor plain_backward_weight(const torch::Tensor& g, const torch::Tensor& x) = 0;
   virtual torch::Tensor bias_gradient(const torch::Tensor& g) const = 0;
+  virtual torch::Tensor rows_of(const torch::Tensor& x) const = 0;  // see InputWatch
   // 1/π of what a sample of g keeps, 0 elsewhere. g: fp32, on the CPU, contiguous.
   virtual torch::Tensor sample_scales_of(const torch::Tensor& g,
                                          const SampleOptions& options) const = 0;
@@ -171,6 +188,7 @@ class Layer : public torch::nn::Module {
   void make_operands();  // from the state
   void make_packed_operands();
   void describe_operands(LayerOperands& operands) const;
+  Pattern operand_pattern() const;
   void update(bool weights_replaced);
   void forget_operands();
   void require_same_weights() const;

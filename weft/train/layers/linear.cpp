@@ -77,6 +77,10 @@ torch::Tensor LinearImpl::bias_gradient(const torch::Tensor& g) const {
   return g.reshape({-1, g.size(-1)}).sum(0);
 }
 
+torch::Tensor LinearImpl::rows_of(const torch::Tensor& x) const {
+  return x.detach().reshape({-1, x.size(-1)}).contiguous();
+}
+
 torch::Tensor LinearImpl::sample_scales_of(const torch::Tensor& g,
                                            const SampleOptions& options) const {
   torch::Tensor scales = torch::empty_like(g);

@@ -33,6 +33,7 @@ class LinearImpl : public Layer {
                                     const torch::Tensor& w) override;
   torch::Tensor plain_backward_weight(const torch::Tensor& g, const torch::Tensor& x) override;
   torch::Tensor bias_gradient(const torch::Tensor& g) const override;
+  torch::Tensor rows_of(const torch::Tensor& x) const override;
   torch::Tensor sample_scales_of(const torch::Tensor& g,
                                  const SampleOptions& options) const override;
 

@@ -1,7 +1,8 @@
 // The forward operands whose mask is chosen by magnitude: W̃ = m ∘ W.
 //
 //   top-n         m keeps the `keep` largest |w| of every group (of the sums of a cell)
-//   fixed         the same, once: the mask of the weights with which sparse training begins
+//   fixed         the same of the weights with which sparse training begins, once, and without
+//                 those that are zero then: what is zero stays zero
 //   transposable  m maximises Σ m |w| over masks that keep `keep` per group along inputs and along
 //                 outputs: the optimum of every tile (mask/solver.h)
 //

@@ -26,7 +26,7 @@ namespace weft {
 enum class ForwardPart : uint8_t {
   kDense,         // W
   kTopN,          // the largest of each group                 (magnitude_masks.h)
-  kFixed,         // the largest when sparse training begins   (magnitude_masks.h)
+  kFixed,         // the largest when sparse training begins, if not zero   (magnitude_masks.h)
   kTransposable,  // N:M along inputs and outputs              (magnitude_masks.h)
   kUnion,         // the subsets that are still alive          (best_combination.h)
   kSoft,          // β · soft threshold                        (soft_threshold.h)

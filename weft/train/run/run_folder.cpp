@@ -50,17 +50,29 @@ void RunFolder::require_free(const fs::path& path) {
   std::error_code failure;
   WEFT_CHECK(!fs::exists(folder.record(), failure),
              "{}: holds a run already: go on with --resume, or choose another folder", shown(path));
-  WEFT_CHECK(!fs::exists(path / "checkpoints", failure) || folder.checkpoints().empty(),
+  WEFT_CHECK(!fs::exists(path / "checkpoints", failure) || folder.checkpoints().empty() ||
+                 folder.checkpoints().front() == 0,
              "{}: holds checkpoints of a run that is gone: choose another folder", shown(path));
 }
 
 RunFolder RunFolder::create(const fs::path& path) {
   require_free(path);
   RunFolder folder(path);
+  std::error_code failure;
+  folder.made_ = !fs::exists(path, failure);
   make_folder(path / "checkpoints");
   folder.lock();
   require_free(path);  // nobody came in between
+  fs::remove(folder.checkpoint(0), failure);
+  WEFT_CHECK(!failure, "{}: cannot be removed: {}", shown(folder.checkpoint(0)), failure.message());
   return folder;
+}
+
+void RunFolder::discard() const {
+  std::error_code failure;  // what stays does no harm
+  for (const fs::path& file : {record(), metrics(), checkpoint(0)}) fs::remove(file, failure);
+  fs::remove(path_ / "checkpoints", failure);  // if it is empty,
+  if (made_) fs::remove(path_, failure);       // and so here
 }
 
 RunFolder RunFolder::open(const fs::path& path) {
@@ -74,7 +86,7 @@ RunFolder RunFolder::open(const fs::path& path) {
 }
 
 RunFolder::RunFolder(RunFolder&& other) noexcept
-    : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
+    : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)), made_(other.made_) {}
 
 RunFolder::~RunFolder() {
   if (lock_ >= 0) ::close(lock_);

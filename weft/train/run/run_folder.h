@@ -21,10 +21,14 @@ class RunFolder {
  public:
   static constexpr int kCheckpointsKept = 2;
 
-  // Throws Error if the folder holds a run, or what is left of one.
+  // Throws Error if the folder holds a run, or what is left of one. A checkpoint of step 0 alone is
+  // left of a run that was killed before it began: nothing is lost with it.
   static void require_free(const std::filesystem::path& path);
   // Makes the folder, if need be; it must be free.
   static RunFolder create(const std::filesystem::path& path);
+  // Takes create() back: removes the files of a run that has not begun, and the folder if create()
+  // made it. What else is there stays.
+  void discard() const;
   // Throws Error if there is no run, or another process has it.
   static RunFolder open(const std::filesystem::path& path);
   ~RunFolder();
@@ -49,6 +53,7 @@ class RunFolder {
 
   std::filesystem::path path_;
   int lock_ = -1;
+  bool made_ = false;  // by create()
 };
 
 // The run.json of a folder, checked to be one of a version that we know. Throws Error that names

@@ -128,6 +128,9 @@ std::vector<OptionField> make_fields() {
       integer("context", &O::context, 1, 1 << 20, "Bytes that a gpt sees"),
       integer("patch", &O::patch, 1, 4096, "Side of the patches of a vit"),
       text(
+          "init", "FILE", &O::init, [](const std::string&) {},
+          "Begin with the weights of this safetensors file; static keeps its zeros"),
+      text(
           "data", "DATA", &O::data, [](const std::string& v) { DataSpec::parse(v); },
           "glyphs, idx:DIR, cifar10:DIR, text:PATH, or text for the C++ headers here"),
       integer("train-images", &O::train_images, 1, kMany, "glyphs: images to train on"),
@@ -221,10 +224,11 @@ RunRule parse_rule(const std::string& text, const Pattern& otherwise) {
   WEFT_CHECK(equals != std::string::npos && equals > 0,
              "rule '{}': write LAYERS=RECIPE or LAYERS=RECIPE@N:M", printable(text));
   std::string recipe = text.substr(equals + 1);
-  RunRule rule{text.substr(0, equals), recipe, otherwise};
+  RunRule rule{text.substr(0, equals), recipe, otherwise, false};
   if (const size_t at = recipe.find('@'); at != std::string::npos) {
     rule.pattern = Pattern::parse(recipe.substr(at + 1));
     rule.recipe = recipe.substr(0, at);
+    rule.own_pattern = true;
   }
   Recipe::parse(rule.recipe).check(rule.pattern);
   const RE2 expression(rule.layers, RE2::Quiet);

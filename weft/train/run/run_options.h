@@ -24,6 +24,8 @@ struct RunOptions {
   int64_t context = 128;
   int64_t patch = 4;
 
+  std::string init;  // a safetensors file; empty: random weights
+
   std::string data = "glyphs";
   int64_t train_images = 20000;
   int64_t test_images = 5000;
@@ -73,6 +75,7 @@ struct RunRule {
   std::string layers;
   std::string recipe;
   Pattern pattern{2, 4};
+  bool own_pattern = false;  // the rule names it
 };
 RunRule parse_rule(const std::string& text, const Pattern& otherwise);
 

@@ -1,6 +1,7 @@
 #include "weft/train/trainer/export_model.h"
 
 #include "weft/core/text.h"
+#include "weft/mask/verify.h"
 #include "weft/pack/packed_file.h"
 #include "weft/train/layers/layer.h"
 #include "weft/train/recipes/schedule.h"
@@ -17,19 +18,35 @@ bool keeps_pattern(const Layer& layer) {
          removal_progress(settings.recipe, layer.state().step, settings.total_steps) >= 1.0;
 }
 
-std::string parameter_name(const std::string& layer, const char* parameter) {
-  return layer.empty() ? parameter : layer + "." + parameter;
+bool keeps_both_axes(const Layer& layer) {
+  const ForwardPart forward = layer.settings().recipe.forward;
+  if (forward == ForwardPart::kTransposable) return true;
+  return forward == ForwardPart::kFixed &&
+         count_groups_out(layer.state().forward, layer.weight_shape(), layer.settings().pattern)
+                 .violations == 0;
 }
 
+constexpr std::string_view kWeight = "weight", kDotWeight = ".weight";
+
 }  // namespace
+
+std::string weight_name(const std::string& layer) {
+  return layer + std::string(layer.empty() ? kWeight : kDotWeight);
+}
+
+std::optional<std::string> layer_of_weight(const std::string& tensor) {
+  if (tensor == kWeight) return "";
+  if (!tensor.ends_with(kDotWeight)) return std::nullopt;
+  return tensor.substr(0, tensor.size() - kDotWeight.size());
+}
 
 SparsityPlan promises_of(Model& model) {
   SparsityPlan plan;
   for (const auto& [name, layer] : layers_of(model)) {
     if (!keeps_pattern(*layer)) continue;
-    const bool both = layer->settings().recipe.forward == ForwardPart::kTransposable;
-    plan.tensors.emplace(parameter_name(name, "weight"),
-                         Promise{layer->settings().pattern, both ? Axis::kBoth : Axis::kIn});
+    plan.tensors.emplace(
+        weight_name(name),
+        Promise{layer->settings().pattern, keeps_both_axes(*layer) ? Axis::kBoth : Axis::kIn});
   }
   return plan;
 }
@@ -49,7 +66,7 @@ void export_model(const std::filesystem::path& path, Model& model) {
   const std::set<const void*> of_recipes = recipe_tensors(model);
   std::map<std::string, std::shared_ptr<Layer>> layer_of;  // by the name of its weight
   for (const auto& [name, layer] : layers_of(model)) {
-    layer_of[parameter_name(name, "weight")] = layer;
+    layer_of[weight_name(name)] = layer;
   }
   NamedTensors tensors;
   for (const auto& parameter : model.named_parameters()) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <set>
+#include <string>
 
 #include "weft/checkpoint/plan.h"
 #include "weft/train/models/model.h"
@@ -10,8 +12,13 @@
 namespace weft {
 
 // The patterns that the weights of sparse layers have now, by tensor: along both axes for masks
-// that are transposable.
+// that are transposable, by their recipe or because a fixed mask was found so.
 SparsityPlan promises_of(Model& model);
+
+// "fc1" has the tensor "fc1.weight"; a model that is a layer itself, "weight".
+std::string weight_name(const std::string& layer);
+// The other way; nothing if the tensor has another name.
+std::optional<std::string> layer_of_weight(const std::string& tensor);
 
 // Parameters and buffers that belong to recipes and not to the model: scores, masks, counters.
 std::set<const void*> recipe_tensors(Model& model);

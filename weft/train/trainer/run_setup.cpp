@@ -1,6 +1,7 @@
 #include "weft/train/trainer/run_setup.h"
 
 #include <fmt/format.h>
+#include <re2/re2.h>
 #include <torch/version.h>
 
 #include <filesystem>
@@ -12,8 +13,49 @@
 #include "weft/kernel/dense.h"
 #include "weft/train/data/checksum.h"
 #include "weft/train/run/read_file.h"
+#include "weft/train/trainer/export_model.h"
 
 namespace weft {
+namespace {
+
+bool has_fixed_mask(const std::string& recipe) {
+  return Recipe::parse(recipe).forward == ForwardPart::kFixed;
+}
+
+// Weights that are trained already need no dense head.
+std::string without_head(const std::string& recipe) {
+  const bool own_head = recipe.find("+dense_head=") != std::string::npos;
+  return has_fixed_mask(recipe) && !own_head ? recipe + "+dense_head=0" : recipe;
+}
+
+bool is_taken(const std::string& layer, const std::vector<LayerRule>& rules) {
+  return std::ranges::any_of(rules, [&](const LayerRule& rule) {
+    return RE2::FullMatch(layer, RE2(rule.layers, RE2::Quiet));
+  });
+}
+
+// Rules for the layers that match `rule`, with a fixed mask, that the file promises a pattern for.
+// A layer that an earlier rule takes has none.
+void add_promised(const InitRecord& init, const std::string& file, const LayerRule& rule,
+                  std::vector<LayerRule>& rules) {
+  if (!has_fixed_mask(rule.recipe)) return;
+  const RE2 expression(rule.layers, RE2::Quiet);
+  for (const auto& [tensor, promise] : init.plan.tensors) {
+    const auto layer = layer_of_weight(tensor);
+    if (!layer || !RE2::FullMatch(*layer, expression) || is_taken(*layer, rules)) continue;
+    WEFT_CHECK(
+        promise.axis != Axis::kOut,
+        "{}: tensor '{}' is {} along outputs only, and {} keeps masks along inputs: give the "
+        "layer a rule, as in --rule {}=dense",
+        printable(file, 4096), printable(tensor), promise.pattern.str(), rule.recipe,
+        printable(*layer));
+    rules.push_back({RE2::QuoteMeta(*layer), rule.recipe, promise.pattern,
+                     fmt::format("{}init promises {}{}", rule.reason, promise.pattern.str(),
+                                 promise.axis == Axis::kBoth ? " along both axes" : "")});
+  }
+}
+
+}  // namespace
 
 Json environment_json(int threads) {
   return {{"weft", kVersion},
@@ -23,11 +65,15 @@ Json environment_json(int threads) {
           {"dense_isa", dense_isa()}};
 }
 
-std::string run_name(const RunOptions& options, uint32_t data) {
+std::string run_name(const RunOptions& options, uint32_t data,
+                     const std::optional<InitRecord>& init) {
   Json all = options.to_json();
+  if (!init) all.erase("init");  // the name that runs had before there was this option
   for (const char* name : {"threads", "plan", "checkpoint-every", "export"}) all.erase(name);
   const std::string text = all.dump();
-  return fmt::format("{:08x}-{:08x}", checksum(0, std::as_bytes(std::span(text))), data);
+  const uint32_t sum = checksum(0, std::as_bytes(std::span(text)));
+  return init ? fmt::format("{:08x}-{:08x}-{:08x}", sum, data, init->checksum)
+              : fmt::format("{:08x}-{:08x}", sum, data);
 }
 
 void remember_plan(Planner& planner, const Json& plan, const std::string& file) {
@@ -58,13 +104,24 @@ std::shared_ptr<Planner> planner_of_mode(const std::string& plan) {
   return std::make_shared<Planner>(mode ? parse_plan_mode(plan) : PlanMode::kAuto);
 }
 
-TrainingPlan training_plan(const RunOptions& options, std::shared_ptr<Planner> planner) {
+TrainingPlan training_plan(const RunOptions& options, const std::optional<InitRecord>& init,
+                           std::shared_ptr<Planner> planner) {
   TrainingPlan plan;
-  plan.recipe = options.recipe;
+  plan.recipe = init ? without_head(options.recipe) : options.recipe;
   plan.pattern = Pattern::parse(options.pattern);
   for (const std::string& text : options.rules) {
-    const RunRule rule = parse_rule(text, plan.pattern);
-    plan.rules.push_back({rule.layers, rule.recipe, rule.pattern});
+    const RunRule given = parse_rule(text, plan.pattern);
+    LayerRule rule{given.layers, init ? without_head(given.recipe) : given.recipe, given.pattern};
+    if (init && !given.own_pattern) {
+      rule.reason = fmt::format("rule '{}', ", given.layers);
+      add_promised(*init, options.init, rule, plan.rules);
+      rule.reason.clear();
+    }
+    plan.rules.push_back(rule);
+  }
+  if (init && !init->plan.tensors.empty() && has_fixed_mask(plan.recipe)) {
+    add_promised(*init, options.init, {".*", plan.recipe, plan.pattern}, plan.rules);
+    plan.rules.push_back({".*", "dense", plan.pattern, "init promises nothing for it"});
   }
   plan.first_and_last_dense = !options.sparse_ends;
   plan.total_steps = options.steps;
@@ -73,6 +130,43 @@ TrainingPlan training_plan(const RunOptions& options, std::shared_ptr<Planner> p
   plan.telemetry = true;
   plan.planner = std::move(planner);
   return plan;
+}
+
+std::vector<std::string> lost_promises(const RunOptions& options, const InitRecord& init,
+                                       const std::vector<PlannedLayer>& layers, Model& model) {
+  std::map<std::string, std::shared_ptr<Layer>> named;
+  for (const auto& [name, layer] : layers_of(model)) named[name] = layer;
+  const auto parameters = model.named_parameters();
+  std::vector<std::string> crowded, thawed, unpromised;
+  for (const auto& [report, plan] : layers) {
+    const std::string tensor = weight_name(report.name);
+    const torch::Tensor* found = parameters.find(tensor);
+    if (found == nullptr) continue;
+    const torch::Tensor& weight = *found;
+    const bool promised = init.plan.tensors.contains(tensor);
+    const int64_t nonzero = torch::count_nonzero(weight).item<int64_t>();
+    const auto layer = named.find(report.name);
+    if (layer != named.end() && layer->second->settings().recipe.forward == ForwardPart::kFixed) {
+      const LayerState& state = layer->second->state();
+      if (promised && state.sparse() && state.forward.count() < nonzero) crowded.push_back(tensor);
+    } else if (has_fixed_mask(options.recipe) && !report.reason.starts_with("rule '")) {
+      const int64_t zeros = weight.numel() - nonzero;
+      if (promised && zeros > 0) thawed.push_back(tensor);
+      if (!promised && zeros > weight.numel() / 100) unpromised.push_back(tensor);
+    }
+  }
+  std::vector<std::string> lines;
+  const auto say = [&](const std::vector<std::string>& tensors, const char* what) {
+    if (tensors.empty()) return;
+    const size_t others = tensors.size() - 1;
+    lines.push_back(fmt::format("{}: tensor '{}'{}: {}", printable(options.init, 4096),
+                                printable(tensors.front()),
+                                others == 0 ? "" : fmt::format(" and {} more", others), what));
+  };
+  say(crowded, "not what weft.plan promises: only the largest of each group are kept");
+  say(thawed, "promised by weft.plan, but no sparse layer: the zeros will not stay");
+  say(unpromised, "has zeros, but no pattern is promised for it: they will not stay");
+  return lines;
 }
 
 Json layers_json(const std::vector<PlannedLayer>& layers) {

@@ -2,6 +2,7 @@
 // is written into run.json.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "weft/core/json.h"
 #include "weft/train/run/run_options.h"
 #include "weft/train/sparsify.h"
+#include "weft/train/trainer/init_weights.h"
 
 namespace weft {
 
@@ -24,7 +26,8 @@ Json environment_json(int threads);
 
 // What a checkpoint must agree with to be of this run: all that its numbers depend on, but for
 // where and how fast it runs. data: the checksum of the data.
-std::string run_name(const RunOptions& options, uint32_t data);
+std::string run_name(const RunOptions& options, uint32_t data,
+                     const std::optional<InitRecord>& init);
 
 // As options.plan says: a mode, or the choices of another run's file.
 std::shared_ptr<Planner> planner_of(const std::string& plan);
@@ -33,6 +36,16 @@ std::shared_ptr<Planner> planner_of_mode(const std::string& plan);
 // Keeps to saved choices. Throws Error that names the file they are from.
 void remember_plan(Planner& planner, const Json& plan, const std::string& file);
 
-TrainingPlan training_plan(const RunOptions& options, std::shared_ptr<Planner> planner);
+// With `init`, a layer with a fixed mask (recipe static) is sparse from its first step, unless its
+// recipe names a dense head, and where the file promises a pattern for it, at that one; layers that
+// it promises nothing for are dense then, if it promises anything. Rules of the user come first.
+// Throws Error that names the tensor if a promise is along outputs only: no layer can keep that.
+TrainingPlan training_plan(const RunOptions& options, const std::optional<InitRecord>& init,
+                           std::shared_ptr<Planner> planner);
+
+// A line for each way in which layers that should keep the zeros of a file do not: the weights
+// break its promise, so that some are pruned; or the layer cannot be sparse.
+std::vector<std::string> lost_promises(const RunOptions& options, const InitRecord& init,
+                                       const std::vector<PlannedLayer>& layers, Model& model);
 
 }  // namespace weft

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "weft/checkpoint/safetensors.h"
 #include "weft/core/text.h"
 #include "weft/train/data/checksum.h"
 
@@ -85,6 +84,13 @@ const torch::Tensor& TensorFile::like(const torch::Tensor& model, const std::str
   const torch::Tensor& found = at(tensor);
   WEFT_CHECK(found.sizes() == model.sizes() && found.scalar_type() == model.scalar_type(),
              "{}: tensor '{}' is not of the type and shape that the model has", name, tensor);
+  return found;
+}
+
+torch::Tensor read_tensor(const Checkpoint& checkpoint, const ShardedTensor& tensor) {
+  torch::Tensor found = torch::empty(
+      tensor.info.shape, torch_type(tensor.info, printable(checkpoint.file_of(tensor), 4096)));
+  checkpoint.read(tensor, 0, bytes_of(found));
   return found;
 }
 

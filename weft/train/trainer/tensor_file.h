@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "weft/checkpoint/header.h"
+#include "weft/checkpoint/checkpoint.h"
 
 namespace weft {
 
@@ -31,6 +31,9 @@ struct TensorFile {
   const torch::Tensor& at(const std::string& tensor) const;
   const torch::Tensor& like(const torch::Tensor& model, const std::string& tensor) const;
 };
+// One tensor. Throws Error that names file and tensor if torch does not have its type.
+torch::Tensor read_tensor(const Checkpoint& checkpoint, const ShardedTensor& tensor);
+
 // Throws Error that names the file if it is damaged.
 TensorFile read_tensors(const std::filesystem::path& path, Checksum checksum = Checksum::kNo);
 

@@ -43,7 +43,8 @@ uint64_t file_bytes(const std::filesystem::path& path) {
 }  // namespace
 
 struct Trainer::State {
-  State(RunParts run_parts, const TrainerSetup& setup, bool resumed)
+  // saved: the record of a run that goes on, and its file; null: it begins.
+  State(RunParts run_parts, const TrainerSetup& setup, const Json* saved, const std::string& file)
       : parts(std::move(run_parts)),
         listener(setup.listener),
         order(static_cast<uint64_t>(parts.options.seed), parts.source->train_samples()) {
@@ -52,17 +53,20 @@ struct Trainer::State {
     set_threads(options.threads > 0 ? static_cast<int>(options.threads) : threads());
     at::set_num_threads(threads());
     planner = setup.planner ? setup.planner
-              : resumed     ? planner_of_mode(options.plan)
+              : saved       ? planner_of_mode(options.plan)
                             : planner_of(options.plan);
     data_checksum = parts.source->fingerprint();
-    position.run = run_name(options, data_checksum);
+    if (!options.init.empty()) init = saved ? saved_init(*saved, file) : new_init();
+    position.run = run_name(options, data_checksum, init);
     record = Json{{"format", "weft.run"},
                   {"version", 1},
                   {"options", options.to_json()},
                   {"environment", environment_json(threads())},
                   {"data_crc32", fmt::format("{:08x}", data_checksum)},
                   {"status", "running"}};
-    std::vector<LayerReport> reports = sparsify(*parts.model, training_plan(options, planner));
+    if (init) record["init"] = init->to_json();
+    std::vector<LayerReport> reports =
+        sparsify(*parts.model, training_plan(options, init, planner));
     for (LayerReport& report : reports) layers.push_back({std::move(report), std::nullopt});
     for (const auto& [name, layer] : layers_of(*parts.model)) named_layers[name] = layer;
     optimizer = make_optimizer(*parts.model, options);
@@ -74,6 +78,15 @@ struct Trainer::State {
 
   void note(const std::string& text) {
     if (listener != nullptr) listener->on_note(text);
+  }
+
+  InitRecord new_init() {
+    return load_init(parts.options.init, *parts.model,
+                     [this](const std::string& text) { note(text); });
+  }
+  static InitRecord saved_init(const Json& saved, const std::string& file) {
+    WEFT_CHECK(saved.contains("init"), "{}: 'init' is missing", file);
+    return InitRecord::from_json(saved["init"], file);
   }
 
   // An empty pass shows every layer the size of its input, so that all is planned before the first
@@ -289,8 +302,28 @@ struct Trainer::State {
     metrics->sync();
     position.metrics_bytes = metrics->bytes();
     record_choices();
-    save_run_checkpoint(folder->checkpoint(position.step), *parts.model, *optimizer, position);
+    write_checkpoint();
     folder->remove_old_checkpoints();
+  }
+
+  void write_checkpoint() {
+    save_run_checkpoint(folder->checkpoint(position.step), *parts.model, *optimizer, position);
+  }
+
+  // ─── beginning ───
+
+  // The weights of a file are in the folder before the record makes it a run: whenever it is
+  // killed, it does not go on from other ones.
+  void begin_in(RunFolder empty) {
+    folder.emplace(std::move(empty));
+    try {
+      metrics.emplace(folder->metrics(), 0);
+      if (init) write_checkpoint();
+      write_record();
+    } catch (...) {
+      folder->discard();
+      throw;
+    }
   }
 
   // ─── going on ───
@@ -316,7 +349,7 @@ struct Trainer::State {
         refused.push_back(step);
       }
     }
-    return refused.empty();
+    return refused.empty() && !init;
   }
 
   RunPosition load_checked(int64_t step, const std::string& run) {
@@ -355,6 +388,7 @@ struct Trainer::State {
   std::vector<PlannedLayer> layers;
   std::optional<MetricsFile> metrics;
   std::optional<DenseFlips> dense_flips;
+  std::optional<InitRecord> init;  // if the weights are those of a file
   RunPosition position;
   Json record;
   uint32_t data_checksum = 0;
@@ -412,11 +446,15 @@ Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
                        const TrainerSetup& setup) {
   RunFolder::require_free(folder);
   // What can be wrong with the options shows before anything is written.
-  auto state = std::make_unique<State>(resolved(std::move(parts)), setup, /*resumed=*/false);
+  auto state = std::make_unique<State>(resolved(std::move(parts)), setup, nullptr, "");
   state->plan_layers();
-  state->folder.emplace(RunFolder::create(folder));
-  state->metrics.emplace(state->folder->metrics(), 0);
-  state->write_record();
+  if (state->init) {
+    for (const std::string& line :
+         lost_promises(state->parts.options, *state->init, state->layers, *state->parts.model)) {
+      state->note(line);
+    }
+  }
+  state->begin_in(RunFolder::create(folder));
   return Trainer(std::move(state));
 }
 
@@ -426,14 +464,15 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
   RunFolder held = RunFolder::open(folder);  // from here on the record cannot change
   const Json saved = read_run_record(folder);
   WEFT_CHECK(saved["status"] != "done", "{}: the run is done: see `weft eval {}`", name, name);
-  auto state = std::make_unique<State>(resolved(std::move(parts)), setup, /*resumed=*/true);
+  const std::string record = name + "/run.json";
+  auto state = std::make_unique<State>(resolved(std::move(parts)), setup, &saved, record);
   state->folder.emplace(std::move(held));
-  remember_plan(*state->planner, saved["plan"], name + "/run.json");
+  remember_plan(*state->planner, saved["plan"], record);
   state->say_what_differs(saved["environment"]);
-  WEFT_CHECK(state->load_newest(saved),
-             "{}: no checkpoint can be used: see the lines before; to begin anew, take another "
-             "folder",
-             name);
+  WEFT_CHECK(state->load_newest(saved), "{}: {}; to begin anew, take another folder", name,
+             state->folder->checkpoints().empty()
+                 ? "no checkpoint is left, and without one the weights of --init are gone"
+                 : "no checkpoint can be used: see the lines before");
   state->plan_layers();
   state->metrics.emplace(state->folder->metrics(), state->position.metrics_bytes);
   if (state->metrics->bytes() < state->position.metrics_bytes) {

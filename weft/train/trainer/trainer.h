@@ -62,11 +62,14 @@ struct TrainerSetup {
 
 class Trainer {
  public:
-  // Sets the threads of weft and torch. Throws Error if the folder holds a run.
+  // Sets the threads of weft and torch. Throws Error if the folder holds a run. Weights of
+  // options.init go into the model, and into a checkpoint of step 0 before there is a run.json.
+  // What fails here leaves no folder behind.
   static Trainer begin(const std::filesystem::path& folder, RunParts parts,
                        const TrainerSetup& setup = {});
   // The parts must be made of the options in run.json: see resume_options. Takes the newest
-  // checkpoint that is whole, and notes those that are not; begins anew if there is none.
+  // checkpoint that is whole, and notes those that are not; begins anew if there is none, but for a
+  // run with options.init, which always has one. That file is not looked at again.
   static Trainer resume(const std::filesystem::path& folder, RunParts parts,
                         const TrainerSetup& setup = {});
   Trainer(Trainer&&) noexcept;
