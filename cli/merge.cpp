@@ -1,0 +1,249 @@
+// weft merge: a checkpoint and what fine-tuning changed in, their sum with the pattern restored
+// out.
+#include "weft/convert/merge.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "cli/progress.h"
+#include "cli/shared.h"
+#include "weft/core/text.h"
+#include "weft/pack/packed_file.h"
+#include "weft/report/table.h"
+
+namespace weft::cli {
+namespace {
+
+struct MergedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  Promise promise;
+  std::optional<int64_t> rank;  // of a LoRA pair
+  MergeFigures figures;
+
+  std::string pattern_text() const {
+    const std::string pattern = promise.pattern.str();
+    if (promise.axis == Axis::kIn) return pattern;
+    return pattern + (promise.axis == Axis::kBoth ? " transposable" : " along outputs");
+  }
+};
+
+class MergeCommand : public Command {
+ public:
+  void declare(Flags& flags) override {
+    flags.positional("base", base_path_, "Checkpoint: .safetensors, .index.json, or a folder");
+    flags.positional("delta", delta_path_, "Checkpoint of what is added: LoRA pairs, full deltas");
+    flags.positional("out", out_, "Where the merged checkpoint goes (a folder if BASE is sharded)");
+    declare_pattern(flags, pattern_text_);
+    flags.flag("--transposable", transposable_, "N:M along inputs and along outputs");
+    flags.text("--mask", "base|new", mask_text_,
+               "base: zeros of BASE stay zero; new: the largest of the sums (default: base)",
+               one_of({"base", "new"}));
+    flags.number("--scale", scale_, -1e6, 1e6, "Factor of LoRA pairs; PEFT's is alpha / r");
+    names_.declare(flags);
+    flags.flag("--dry-run", dry_run_, "Report, but write nothing");
+    common_.declare(flags);
+  }
+
+  int run() override {
+    common_.apply();
+    if (transposable_ && pattern_text_.empty()) throw UsageError("--transposable needs --pattern");
+    const Checkpoint base = Checkpoint::open(base_path_);
+    const Checkpoint deltas = Checkpoint::open(delta_path_);
+    require_unpacked(base);
+    require_unpacked(deltas);
+    deltas_ = match_deltas(base, deltas);
+    WEFT_CHECK(!deltas_.empty(), "{}: the file has no tensors: nothing to merge", delta_path_);
+    refuse_wrong_scale();
+    plan_ = base.plan();
+    choose(base);
+
+    std::optional<CheckpointWriter> writer;
+    if (!dry_run_) writer.emplace(out_, base, plan_);
+    refuse_clash(writer ? writer->targets() : std::vector<std::filesystem::path>{out_},
+                 deltas.paths(), "OUT", "DELTA");
+    merge(base, deltas, writer ? &*writer : nullptr);
+    if (writer) writer->commit();
+    common_.json ? report_json() : report(base);
+    return 0;
+  }
+
+ private:
+  void refuse_wrong_scale() const {
+    const bool any = std::any_of(deltas_.begin(), deltas_.end(),
+                                 [](const auto& entry) { return entry.second.lora.has_value(); });
+    if (!std::isfinite(scale_)) throw UsageError(fmt::format("--scale {}: not finite", scale_));
+    if (scale_ != 1 && !any) {
+      throw UsageError(fmt::format("--scale is for LoRA pairs, and {} has none", delta_path_));
+    }
+  }
+
+  // What is to happen to every tensor; plan_ becomes that of OUT.
+  void choose(const Checkpoint& base) {
+    const Selection selection = names_.selection();
+    for (const ShardedTensor& tensor : base.tensors()) {
+      const std::string& name = tensor.info.name;
+      if (!deltas_.contains(name)) {
+        skipped_.push_back({name, reason_unchanged(selection, tensor.info)});
+      } else if (const auto promise = promise_for(base, selection, tensor)) {
+        chosen_.emplace(name, *promise);
+        plan_.tensors.insert_or_assign(name, *promise);
+      } else {
+        added_.push_back({name, reason_added(selection, tensor.info)});
+        plan_.tensors.erase(name);
+      }
+    }
+  }
+
+  // The pattern that a tensor with a delta is to have, or nothing.
+  std::optional<Promise> promise_for(const Checkpoint& base, const Selection& selection,
+                                     const ShardedTensor& tensor) const {
+    const TensorInfo& info = tensor.info;
+    if (selection.reason_to_skip_name(info.name)) return std::nullopt;
+    const bool selected = !selection.reason_to_skip(info);
+    if (selected && !pattern_text_.empty()) {
+      return Promise{Pattern::parse(pattern_text_), transposable_ ? Axis::kBoth : Axis::kIn};
+    }
+    const auto planned = plan_.tensors.find(info.name);
+    if (planned != plan_.tensors.end()) {
+      WEFT_CHECK(WeightShape::accepts(info.shape),
+                 "{}: tensor '{}': weft.plan promises a pattern, which shape {} cannot have",
+                 base.file_of(tensor), printable(info.name), shape_text(info.shape));
+      return planned->second;
+    }
+    if (!selected) return std::nullopt;
+    throw UsageError(
+        fmt::format("--pattern is needed: {} promises none for tensor '{}' (weft.plan), which {} "
+                    "changes",
+                    base.file_of(tensor), printable(info.name), delta_path_));
+  }
+
+  std::string reason_unchanged(const Selection& selection, const TensorInfo& info) const {
+    const auto planned = plan_.tensors.find(info.name);
+    if (planned != plan_.tensors.end()) {
+      return fmt::format("no delta: keeps its {}", planned->second.pattern.str());
+    }
+    return selection.reason_to_skip(info) ? "no delta" : "no delta: a weight left as it is";
+  }
+
+  std::string reason_added(const Selection& selection, const TensorInfo& info) const {
+    const std::string reason = selection.reason_to_skip(info).value_or("not selected");
+    const auto planned = plan_.tensors.find(info.name);
+    if (planned == plan_.tensors.end()) return reason;
+    return fmt::format("{}: no longer promised to be {}", reason, planned->second.pattern.str());
+  }
+
+  // writer: nullptr for a dry run.
+  void merge(const Checkpoint& base, const Checkpoint& deltas, CheckpointWriter* writer) {
+    Progress progress("merging", base.bytes());
+    for (const ShardedTensor& tensor : base.tensors()) {
+      const auto delta = deltas_.find(tensor.info.name);
+      if (delta == deltas_.end()) {
+        if (writer != nullptr) writer->copy(base, tensor);
+        progress.add(tensor.info.bytes());
+        continue;
+      }
+      const auto promise = chosen_.find(tensor.info.name);
+      MergeTask task{base, deltas, tensor, delta->second, std::nullopt, merge_mask(), scale_};
+      if (promise != chosen_.end()) task.promise = promise->second;
+      const MergeFigures figures = merge_tensor(task, [&](const Band& band) {
+        if (writer != nullptr) writer->write(tensor, band.offset, band.bytes);
+        progress.add(band.bytes.size());
+      });
+      if (task.promise) merged_.push_back(row_of(task, figures));
+    }
+  }
+
+  MergeMask merge_mask() const { return mask_text_ == "new" ? MergeMask::kNew : MergeMask::kBase; }
+
+  static MergedTensor row_of(const MergeTask& task, const MergeFigures& figures) {
+    const TensorInfo& info = task.tensor.info;
+    std::optional<int64_t> rank;
+    if (task.delta.lora) rank = task.delta.lora->rank;
+    return {info.name, info.shape, *task.promise, rank, figures};
+  }
+
+  void report(const Checkpoint& base) const {
+    Table table({"tensor", "shape", "pattern", ">rank", ">delta lost", ">magnitude kept",
+                 ">mask changed", ">time"});
+    MergeFigures all;
+    for (const MergedTensor& tensor : merged_) {
+      all += tensor.figures;
+      table.add({printable(tensor.name), shape_text(tensor.shape), tensor.pattern_text(),
+                 tensor.rank ? std::to_string(*tensor.rank) : "full",
+                 percent(tensor.figures.delta_lost()), percent(tensor.figures.magnitude.fraction()),
+                 std::to_string(tensor.figures.changed), seconds_text(tensor.figures.seconds)});
+    }
+    if (!merged_.empty()) print(table.str());
+    print_added();
+    print_skipped(skipped_);
+    print(fmt::format(
+        "\n{} of {} tensors merged with {} mask, {} added to without a pattern; {} of the delta "
+        "lost, {} of the magnitude kept; {}\n",
+        merged_.size(), base.tensors().size(),
+        merge_mask() == MergeMask::kBase ? "the base's" : "a new", added_.size(),
+        percent(all.delta_lost()), percent(all.magnitude.fraction()),
+        dry_run_ ? "nothing written" : "written to " + out_));
+  }
+
+  void print_added() const {
+    if (added_.empty()) return;
+    Table table({"added without a pattern", "reason"});
+    for (const Skipped& tensor : added_) table.add({printable(tensor.name), tensor.reason});
+    print((merged_.empty() ? "" : "\n") + table.str());
+  }
+
+  void report_json() const {
+    Json tensors = Json::array();
+    for (const MergedTensor& tensor : merged_) {
+      tensors.push_back({{"name", tensor.name},
+                         {"shape", tensor.shape},
+                         {"pattern", tensor.promise.pattern.str()},
+                         {"axis", axis_name(tensor.promise.axis)},
+                         {"rank", tensor.rank ? Json(*tensor.rank) : Json(nullptr)},
+                         {"delta_lost", tensor.figures.delta_lost()},
+                         {"retained_l1", tensor.figures.magnitude.fraction()},
+                         {"changed_bits", tensor.figures.changed},
+                         {"seconds", tensor.figures.seconds}});
+    }
+    print_json({{"pattern",
+                 pattern_text_.empty() ? Json(nullptr) : Json(Pattern::parse(pattern_text_).str())},
+                {"mask", mask_text_},
+                {"scale", scale_},
+                {"tensors", tensors},
+                {"added", to_json(added_)},
+                {"skipped", to_json(skipped_)}});
+  }
+
+  std::string base_path_, delta_path_, out_, pattern_text_, mask_text_ = "base";
+  bool transposable_ = false, dry_run_ = false;
+  double scale_ = 1;
+  CommonFlags common_;
+  NameFilter names_;
+  std::map<std::string, Delta> deltas_;    // by the tensor of BASE that they change
+  std::map<std::string, Promise> chosen_;  // those of them that get a pattern
+  SparsityPlan plan_;
+  std::vector<Skipped> skipped_, added_;
+  std::vector<MergedTensor> merged_;
+};
+
+}  // namespace
+
+CommandEntry merge_command() {
+  return {
+      "merge", "Add LoRA pairs or other deltas to sparse weights, and keep their pattern",
+      "  weft merge sparse.safetensors adapter_model.safetensors merged.safetensors --scale 2\n"
+      "  weft merge model.safetensors delta.safetensors merged.safetensors --pattern 2:4\n"
+      "  weft merge sparse-model/ adapter/ merged-model/ --mask new --scale 0.5\n"
+      "  weft merge sparse.safetensors delta.safetensors merged.safetensors --dry-run\n"
+      "\n"
+      "DELTA holds, for tensors of BASE, a tensor of the same name that is added, or a LoRA pair\n"
+      "<layer>.lora_A.weight, <layer>.lora_B.weight: then scale * B A is added to <layer>.weight.\n"
+      "PEFT's names are known, its scale is lora_alpha / r of adapter_config.json (lora_alpha /\n"
+      "sqrt(r) if use_rslora). Without --pattern, every weight keeps the one that BASE promises\n"
+      "(weft.plan). Deltas of other tensors (biases, norms) are added as they are. With --mask\n"
+      "base, what the delta does where BASE is zero is lost; the table says how much of it.",
+      std::make_unique<MergeCommand>()};
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,32 @@
+// Elements of tensors in double, checked on their way in; and the words for where they lie.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "weft/checkpoint/checkpoint.h"
+
+namespace weft {
+
+// Elements of a tensor from its bytes, `offset` bytes after its first, in double. Throws Error that
+// names file, tensor and index of one that is not finite.
+std::vector<double> finite_elements(const Checkpoint& checkpoint, const ShardedTensor& tensor,
+                                    uint64_t offset, std::span<const std::byte> bytes);
+
+// The same of `count` elements from `first`, which are read.
+std::vector<double> read_finite_elements(const Checkpoint& checkpoint, const ShardedTensor& tensor,
+                                         int64_t first, int64_t count);
+
+// "model.safetensors: tensor 'fc.weight'", for messages.
+std::string place_of(const Checkpoint& checkpoint, const ShardedTensor& tensor);
+
+// The index of the element that is `element` after the first, row by row: "[2, 0, 1]".
+std::string index_text(const std::vector<int64_t>& shape, int64_t element);
+
+// Calls body(first, count) for pieces of a long vector, one per item of parallel_for.
+void for_each_piece(int64_t elements, const std::function<void(int64_t, int64_t)>& body);
+
+}  // namespace weft
