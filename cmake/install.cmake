@@ -2,8 +2,8 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_recipes weft_data
-  weft_run weft_decode weft_report EXPORT weft)
+install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_convert weft_recipes
+  weft_data weft_run weft_decode weft_report EXPORT weft)
 # On its own, because who uses it must have libtorch: find_package(weft COMPONENTS train).
 if(WEFT_TORCH)
   install(TARGETS weft_train EXPORT weft_train)
@@ -22,6 +22,7 @@ install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PA
   PATTERN read_file.h EXCLUDE
   PATTERN tensor_entries.h EXCLUDE
   PATTERN algorithms.h EXCLUDE
+  PATTERN elements.h EXCLUDE
   PATTERN onednn.h EXCLUDE
   PATTERN onednn_conv.h EXCLUDE
   PATTERN softmax_rows.h EXCLUDE

@@ -1,0 +1,51 @@
+#include "weft/convert/tensor_values.h"
+
+#include <cmath>
+
+#include "weft/convert/elements.h"
+#include "weft/core/error.h"
+#include "weft/core/text.h"
+#include "weft/core/weight_shape.h"
+#include "weft/mask/solver.h"
+
+namespace weft {
+
+const ShardedTensor* find_tensor(const Checkpoint& checkpoint, const std::string& name) {
+  for (const ShardedTensor& tensor : checkpoint.tensors()) {
+    if (tensor.info.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+std::vector<double> read_values(const Checkpoint& checkpoint, const ShardedTensor& tensor) {
+  return read_finite_elements(checkpoint, tensor, 0, tensor.info.elements());
+}
+
+void write_values(CheckpointWriter& writer, const ShardedTensor& tensor,
+                  const std::vector<double>& values) {
+  std::vector<std::byte> bytes(tensor.info.bytes());
+  round_weights(values, tensor.info.dtype, bytes);
+  with_weights(tensor.info.dtype, bytes, [&](auto rounded) {
+    for (const auto value : rounded) {
+      WEFT_CHECK(std::isfinite(value), "tensor '{}': a new value is too large for {}",
+                 printable(tensor.info.name), dtype_name(tensor.info.dtype));
+    }
+  });
+  writer.write(tensor, 0, bytes);
+}
+
+void naming_weights(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t first_row,
+                    const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const UnusableWeightError& error) {
+    const std::vector<int64_t> index = WeightShape::index_of(
+        tensor.info.shape, first_row + error.weight().row, error.weight().col);
+    throw Error(fmt::format("{}: tensor '{}': weight {} is {}: masks need finite weights{}",
+                            checkpoint.file_of(tensor), printable(tensor.info.name),
+                            shape_text(index), error.weight().value,
+                            tensor.info.dtype == Dtype::kF64 ? " of at most 2^900" : ""));
+  }
+}
+
+}  // namespace weft
