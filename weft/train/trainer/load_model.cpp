@@ -6,21 +6,39 @@
 #include "weft/core/text.h"
 #include "weft/train/run/run_folder.h"
 #include "weft/train/trainer/export_model.h"
+#include "weft/train/trainer/init_weights.h"
 #include "weft/train/trainer/tensor_file.h"
 
 namespace weft {
 namespace {
 
-// A trained mask does not change: `static`, sparse from its first step, or, along both axes,
-// `transposable`; so that the planner is asked what it was asked in training.
-TrainingPlan plan_of(const SparsityPlan& promises, const RunOptions& options,
-                     std::shared_ptr<Planner> planner) {
+// The layers whose recipe finds masks along both axes; a fixed mask may have been found so.
+std::set<std::string> transposable_layers(const Json& record, const std::string& name) {
+  std::set<std::string> found;
+  if (!record.contains("layers")) return found;
+  try {
+    for (const Json& layer : record["layers"]) {
+      const Recipe recipe = Recipe::parse(layer["recipe"].get<std::string>());
+      if (recipe.forward != ForwardPart::kTransposable) continue;
+      found.insert(layer["name"].get<std::string>());
+    }
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: 'layers': {}", name, error.what()));
+  }
+  return found;
+}
+
+// A trained mask does not change: `static`, sparse from its first step, or `transposable`; so that
+// the planner is asked what it was asked in training.
+TrainingPlan plan_of(const SparsityPlan& promises, const std::set<std::string>& transposable,
+                     const RunOptions& options, std::shared_ptr<Planner> planner) {
   TrainingPlan plan;
-  for (const auto& [name, promise] : promises.tensors) {
-    const std::string layer = name.substr(0, name.size() - std::string_view(".weight").size());
-    const bool both = promise.axis == Axis::kBoth;
-    plan.rules.push_back(
-        {RE2::QuoteMeta(layer), both ? "transposable" : "static+dense_head=0", promise.pattern});
+  for (const auto& [tensor, promise] : promises.tensors) {
+    const auto layer = layer_of_weight(tensor);
+    if (!layer) continue;
+    plan.rules.push_back({RE2::QuoteMeta(*layer),
+                          transposable.contains(*layer) ? "transposable" : "static+dense_head=0",
+                          promise.pattern});
   }
   plan.rules.push_back({".*", "dense", Pattern(2, 4)});
   plan.total_steps = 1;
@@ -57,9 +75,20 @@ RunParts load_model(const std::filesystem::path& folder, const std::string& data
     }
   }
   auto planner = std::make_shared<Planner>();
-  remember_plan(*planner, record["plan"], printable(folder.string(), 4096) + "/run.json");
-  sparsify(*parts.model,
-           plan_of(SparsityPlan::from_metadata(file.metadata, file.name), parts.options, planner));
+  const std::string name = printable(folder.string(), 4096) + "/run.json";
+  remember_plan(*planner, record["plan"], name);
+  sparsify(*parts.model, plan_of(SparsityPlan::from_metadata(file.metadata, file.name),
+                                 transposable_layers(record, name), parts.options, planner));
+  return parts;
+}
+
+RunParts load_network(const std::filesystem::path& folder, const std::filesystem::path& weights,
+                      const std::string& data,
+                      const std::function<void(const std::string&)>& note) {
+  RunOptions options = resume_options(folder);
+  if (!data.empty()) options.data = data;
+  RunParts parts = make_parts(options);
+  load_init(weights, *parts.model, note);
   return parts;
 }
 
