@@ -56,6 +56,7 @@ struct CommandEntry {
   std::unique_ptr<Command> command;
 };
 
+CommandEntry bench_convert_command();
 CommandEntry bench_gemm_command();
 CommandEntry bench_solve_command();
 CommandEntry check_command();
@@ -65,6 +66,7 @@ CommandEntry info_command();
 CommandEntry kernels_command();
 CommandEntry ladder_command();
 CommandEntry mask_command();
+CommandEntry merge_command();
 CommandEntry pack_command();
 CommandEntry plan_command();
 CommandEntry recipes_command();

@@ -11,6 +11,8 @@ class EvalCommand : public Command {
  public:
   void declare(Flags& flags) override {
     flags.positional("run", folder_, "Folder of a finished run");
+    flags.text("--weights", "FILE", weights_,
+               "Other weights than the run's: what a conversion has made of them");
     flags.text("--data", "DATA", data_, "Other data than the run's",
                problem_in([](const std::string& text) { DataSpec::parse(text); }));
     flags.integer("--samples", samples_, 0, int64_t{1} << 40, "Test samples; 0: all");
@@ -19,7 +21,8 @@ class EvalCommand : public Command {
   }
 
   int run() override {
-    RunParts parts = load_model(folder_, data_);
+    RunParts parts = weights_.empty() ? load_model(folder_, data_)
+                                      : load_network(folder_, weights_, data_, print_note);
     set_threads(
         static_cast<int>(threads_ > 0 ? threads_ : std::max<int64_t>(1, parts.options.threads)));
     at::set_num_threads(threads());
@@ -27,6 +30,7 @@ class EvalCommand : public Command {
                                   parts.options.batch / parts.options.accumulate, samples_);
     if (json_) {
       print_json({{"run", folder_},
+                  {"weights", weights_.empty() ? Json(nullptr) : Json(weights_)},
                   {"data", parts.options.data},
                   {"eval_loss", r.loss},
                   {"eval_accuracy", r.accuracy},
@@ -46,7 +50,7 @@ class EvalCommand : public Command {
   }
 
  private:
-  std::string folder_, data_;
+  std::string folder_, weights_, data_;
   int64_t samples_ = 0, threads_ = 0;
   bool json_ = false;
 };
@@ -56,7 +60,8 @@ class EvalCommand : public Command {
 CommandEntry eval_command() {
   return {kEval.name, kEval.description,
           "  weft eval runs/first\n"
-          "  weft eval runs/first --data idx:mnist --json",
+          "  weft eval runs/first --data idx:mnist --json\n"
+          "  weft eval runs/first --weights sparse.safetensors",
           std::make_unique<EvalCommand>()};
 }
 

@@ -4,6 +4,7 @@
 
 #include "cli/progress.h"
 #include "cli/shared.h"
+#include "weft/convert/tensor_values.h"
 #include "weft/core/text.h"
 #include "weft/mask/diversity.h"
 #include "weft/mask/retained.h"

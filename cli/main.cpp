@@ -3,12 +3,15 @@
 // on.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 
 #include "cli/command.h"
+#include "cli/convert.h"
 #include "cli/train_commands.h"
 
 namespace weft::cli {
@@ -51,9 +54,16 @@ std::vector<CommandEntry> commands(int argc, char** argv) {
   std::vector<CommandEntry> commands;
   commands.push_back(mask_command());
   commands.push_back(check_command());
+  // Only the network of a run needs libtorch.
+  const bool runs_network = std::any_of(argv, argv + argc, [](std::string_view word) {
+    return word == "--model-dir" || word.starts_with("--model-dir=");
+  });
+  if (is_called("convert", argc, argv) && runs_network) become_weft_train(argv);
+  commands.push_back(convert_command({}));
   commands.push_back(info_command());
   commands.push_back(pack_command());
   commands.push_back(unpack_command());
+  commands.push_back(merge_command());
   commands.push_back(ladder_command());
   commands.push_back(diversity_command());
   commands.push_back(plan_command());
@@ -62,6 +72,7 @@ std::vector<CommandEntry> commands(int argc, char** argv) {
   commands.push_back(solvers_command());
   commands.push_back(synth_command());
   commands.push_back(generate_command());
+  commands.push_back(bench_convert_command());
   commands.push_back(bench_gemm_command());
   commands.push_back(bench_solve_command());
   for (const TrainCommandName& entry : kTrainCommands) {

@@ -4,6 +4,7 @@
 
 #include "cli/progress.h"
 #include "cli/shared.h"
+#include "weft/convert/tensor_values.h"
 #include "weft/core/text.h"
 #include "weft/mask/retained.h"
 #include "weft/mask/solver.h"
@@ -12,8 +13,6 @@
 
 namespace weft::cli {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct MaskedTensor {
   std::string name;
@@ -107,15 +106,8 @@ class MaskCommand : public Command {
 
   void refuse_clashing_masks(const Checkpoint& checkpoint, const CheckpointWriter& writer) const {
     if (masks_path_.empty()) return;
-    const fs::path masks = fs::weakly_canonical(masks_path_);
-    const auto clash = [&](const std::vector<fs::path>& paths, const char* what) {
-      for (const fs::path& path : paths) {
-        if (masks != fs::weakly_canonical(path)) continue;
-        throw UsageError(fmt::format("--masks {} is also a file of {}", masks_path_, what));
-      }
-    };
-    clash(checkpoint.paths(), "IN");
-    clash(writer.targets(), "OUT");
+    refuse_clash({masks_path_}, checkpoint.paths(), "--masks", "IN");
+    refuse_clash({masks_path_}, writer.targets(), "--masks", "OUT");
   }
 
   // Tensors that are copied keep the promises they had.

@@ -1,6 +1,7 @@
 // weft pack, weft unpack: a checkpoint whose N:M weights are stored without their zeros, and back.
 #include "cli/progress.h"
 #include "cli/shared.h"
+#include "weft/convert/tensor_values.h"
 #include "weft/core/text.h"
 #include "weft/pack/packed_file.h"
 #include "weft/report/table.h"
@@ -13,17 +14,6 @@ constexpr const char* kBitmask24 = "sparse-24-bitmask";
 
 const char* format_name(PackedFormat format) {
   return format == PackedFormat::kBitmask24 ? kBitmask24 : kWeft;
-}
-
-Flags::Problem one_of(std::vector<std::string> accepted) {
-  return [accepted = std::move(accepted)](const std::string& text) -> std::string {
-    std::string list;
-    for (const std::string& word : accepted) {
-      if (word == text) return "";
-      list += (list.empty() ? "" : ", ") + word;
-    }
-    return fmt::format("'{}': accepted are {}", printable(text), list);
-  };
 }
 
 std::string ratio_text(uint64_t stored, uint64_t dense) {

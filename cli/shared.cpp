@@ -18,6 +18,17 @@ Flags::Problem problem_in(const std::function<void(const std::string&)>& parse) 
   };
 }
 
+Flags::Problem one_of(std::vector<std::string> accepted) {
+  return [accepted = std::move(accepted)](const std::string& text) -> std::string {
+    std::string list;
+    for (const std::string& word : accepted) {
+      if (word == text) return "";
+      list += (list.empty() ? "" : ", ") + word;
+    }
+    return fmt::format("'{}': accepted are {}", printable(text), list);
+  };
+}
+
 void CommonFlags::declare(Flags& flags) {
   flags.integer("--threads", threads, 1, kMaxThreads,
                 "Threads to use; results do not depend on it");
@@ -60,21 +71,25 @@ std::string nothing_selected(const std::vector<Skipped>& skipped) {
                      skipped[0].reason);
 }
 
-void naming_weights(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t first_row,
-                    const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const UnusableWeightError& error) {
-    const std::vector<int64_t> index = WeightShape::index_of(
-        tensor.info.shape, first_row + error.weight().row, error.weight().col);
-    throw Error(fmt::format("{}: tensor '{}': weight {} is {}: masks need finite weights{}",
-                            checkpoint.file_of(tensor), printable(tensor.info.name),
-                            shape_text(index), error.weight().value,
-                            tensor.info.dtype == Dtype::kF64 ? " of at most 2^900" : ""));
+void refuse_clash(const std::vector<std::filesystem::path>& written,
+                  const std::vector<std::filesystem::path>& read, const char* what,
+                  const char* whose) {
+  for (const auto& target : written) {
+    for (const auto& path : read) {
+      if (std::filesystem::weakly_canonical(target) != std::filesystem::weakly_canonical(path)) {
+        continue;
+      }
+      throw UsageError(fmt::format("{} {} is also a file of {}", what, target.string(), whose));
+    }
   }
 }
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void print_note(const std::string& text) {
+  const std::string line = "weft: " + printable(text, 2000) + "\n";
+  std::fputs(line.c_str(), stderr);
+}
 
 void print_json(const Json& document) {
   // File names come from the command line and may be any bytes.

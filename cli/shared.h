@@ -25,6 +25,8 @@ struct CommonFlags {
 
 // The check of a flag whose value `parse` refuses by throwing Error.
 Flags::Problem problem_in(const std::function<void(const std::string&)>& parse);
+// The check of a flag that takes one of a few words.
+Flags::Problem one_of(std::vector<std::string> accepted);
 
 void declare_pattern(Flags& flags, std::string& pattern);  // --pattern
 
@@ -46,13 +48,15 @@ void print_skipped(const std::vector<Skipped>& skipped);
 // Why a command has nothing to do, with the first tensor that was skipped as the example.
 std::string nothing_selected(const std::vector<Skipped>& skipped);
 
-// Calls find_mask, or whatever else may meet an unusable weight, and names tensor and index if it
-// does. `first_row`: the row of the tensor that the weights begin with.
-void naming_weights(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t first_row,
-                    const std::function<void()>& body);
+// Throws UsageError if a file that is to be written is one that is read: `what` is a file of
+// `whose`.
+void refuse_clash(const std::vector<std::filesystem::path>& written,
+                  const std::vector<std::filesystem::path>& read, const char* what,
+                  const char* whose);
 
-void print(const std::string& text);    // to standard output
-void print_json(const Json& document);  // likewise, with a line end
+void print(const std::string& text);       // to standard output
+void print_note(const std::string& text);  // a line on standard error
+void print_json(const Json& document);     // likewise, with a line end
 
 std::string percent(double fraction);      // "70.23%"
 std::string bytes_text(uint64_t bytes);    // "1.5 MB"

@@ -37,20 +37,53 @@ std::vector<TensorInfo> model_tensors(int64_t layers, int64_t width) {
   return tensors;
 }
 
-float value_of(const TensorInfo& tensor, const Rng& rng, int64_t index) {
+float value_of(const TensorInfo& tensor, const Rng& rng, double zeros, int64_t index) {
   if (tensor.name.find("norm") != std::string::npos) return 1.0F;
   if (tensor.name.ends_with("bias")) return 0.0F;
-  return static_cast<float>(kWeightDeviation * rng.normal(static_cast<uint64_t>(index)));
+  // Counters of their own for what is zero: the other weights are the same for any share of zeros.
+  constexpr uint64_t kPruning = uint64_t{1} << 62;
+  const auto i = static_cast<uint64_t>(index);
+  if (zeros > 0 && rng.uniform(kPruning + i) < zeros) return 0.0F;
+  return static_cast<float>(kWeightDeviation * rng.normal(i));
+}
+
+// As one file, or in shards of about the same size, under an index.
+CheckpointLayout model_layout(const std::vector<TensorInfo>& tensors, const std::string& out,
+                              int64_t shards, const Metadata& metadata) {
+  CheckpointLayout layout;
+  if (shards == 1) {
+    layout.shards.push_back({std::filesystem::path(out).filename(), tensors, metadata});
+    return layout;
+  }
+  uint64_t all = 0, placed = 0;
+  for (const TensorInfo& tensor : tensors) all += tensor_bytes(tensor.dtype, tensor.shape);
+  for (int64_t i = 0; i < shards; ++i) {
+    layout.shards.push_back(
+        {fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards), {}, metadata});
+  }
+  for (const TensorInfo& tensor : tensors) {
+    const auto shard =
+        static_cast<double>(placed) / static_cast<double>(all + 1) * static_cast<double>(shards);
+    layout.shards[static_cast<size_t>(shard)].tensors.push_back(tensor);
+    placed += tensor_bytes(tensor.dtype, tensor.shape);
+  }
+  std::erase_if(layout.shards, [](const ShardLayout& shard) { return shard.tensors.empty(); });
+  layout.index = "model.safetensors.index.json";
+  layout.index_metadata = fmt::format(R"({{"total_size": {}}})", all);
+  layout.bytes_before = all;
+  return layout;
 }
 
 class SynthCommand : public Command {
  public:
   void declare(Flags& flags) override {
-    flags.positional("out", out_, "The .safetensors file to write");
+    flags.positional("out", out_, "The .safetensors file to write, or a folder with --shards");
     flags.integer("--width", width_, 16, 16384, "Width of the model");
     flags.integer("--layers", layers_, 1, kMaxLayers, "Number of blocks");
     flags.size("--size", size_, "As many blocks as make this size, as in 4GB");
     flags.exclude("--size", "--layers");
+    flags.number("--zeros", zeros_, 0, 1, "Share of the weights that is zero, at random");
+    flags.integer("--shards", shards_, 1, 10'000, "Files to spread the tensors over");
     flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of the weights");
     common_.declare(flags);
   }
@@ -67,12 +100,18 @@ class SynthCommand : public Command {
       }
     }
     std::vector<TensorInfo> tensors = model_tensors(layers_, width_);
-    SafetensorsWriter writer(out_, tensors, {{"weft.synth.seed", std::to_string(seed_)}});
+    const CheckpointLayout layout =
+        model_layout(tensors, out_, shards_, {{"weft.synth.seed", std::to_string(seed_)}});
+    CheckpointWriter writer(out_, layout);
     uint64_t bytes = 0;
     for (const TensorInfo& tensor : tensors) bytes += tensor_bytes(tensor.dtype, tensor.shape);
     Progress progress("writing", bytes);
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      write_tensor(tensors[i], Rng(static_cast<uint64_t>(seed_), i), writer, progress);
+    uint64_t number = 0;
+    for (size_t shard = 0; shard < layout.shards.size(); ++shard) {
+      for (const TensorInfo& tensor : layout.shards[shard].tensors) {
+        write_tensor({tensor, shard}, Rng(static_cast<uint64_t>(seed_), number++), writer,
+                     progress);
+      }
     }
     writer.commit();
     progress.finish();
@@ -85,9 +124,9 @@ class SynthCommand : public Command {
   }
 
  private:
-  static void write_tensor(const TensorInfo& tensor, const Rng& rng, SafetensorsWriter& writer,
-                           Progress& progress) {
-    const int64_t elements = tensor.elements();
+  void write_tensor(const ShardedTensor& tensor, const Rng& rng, CheckpointWriter& writer,
+                    Progress& progress) const {
+    const int64_t elements = tensor.info.elements();
     std::vector<float> piece;
     for (int64_t first = 0; first < elements; first += kPieceElements) {
       piece.resize(static_cast<size_t>(std::min(kPieceElements, elements - first)));
@@ -95,17 +134,18 @@ class SynthCommand : public Command {
       const auto size = static_cast<int64_t>(piece.size());
       parallel_for((size + kChunk - 1) / kChunk, [&](int64_t chunk) {
         for (int64_t i = chunk * kChunk; i < std::min(size, (chunk + 1) * kChunk); ++i) {
-          piece[static_cast<size_t>(i)] = value_of(tensor, rng, first + i);
+          piece[static_cast<size_t>(i)] = value_of(tensor.info, rng, zeros_, first + i);
         }
       });
-      writer.write(tensor.name, static_cast<uint64_t>(first) * sizeof(float),
+      writer.write(tensor, static_cast<uint64_t>(first) * sizeof(float),
                    std::as_bytes(std::span(piece)));
       progress.add(piece.size() * sizeof(float));
     }
   }
 
   std::string out_;
-  int64_t width_ = 256, layers_ = 2, seed_ = 1;
+  int64_t width_ = 256, layers_ = 2, seed_ = 1, shards_ = 1;
+  double zeros_ = 0.0;
   uint64_t size_ = 0;
   CommonFlags common_;
 };
@@ -115,7 +155,9 @@ class SynthCommand : public Command {
 CommandEntry synth_command() {
   return {"synth", "Write a checkpoint of random weights, to try things on",
           "  weft synth model.safetensors\n"
-          "  weft synth big.safetensors --width 1024 --size 4GB",
+          "  weft synth big.safetensors --width 1024 --size 4GB\n"
+          "  weft synth big/ --width 2048 --size 4GB --shards 4\n"
+          "  weft synth unstructured.safetensors --zeros 0.65",
           std::make_unique<SynthCommand>()};
 }
 

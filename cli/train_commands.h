@@ -19,11 +19,15 @@ inline constexpr TrainCommandName kCompare = {"compare", "Train by several recip
 inline constexpr TrainCommandName kEval = {"eval", "Evaluate the model of a run"};
 inline constexpr TrainCommandName kBenchStep = {"bench step",
                                                 "Whole training steps, recipes against dense"};
-inline constexpr std::array kTrainCommands = {kTrain, kCompare, kEval, kBenchLayer, kBenchStep};
+inline constexpr TrainCommandName kRecovery = {
+    "recovery", "What converting a trained network costs, and what each step gives back"};
+inline constexpr std::array kTrainCommands = {kTrain,    kCompare,    kEval,
+                                              kRecovery, kBenchLayer, kBenchStep};
 
 CommandEntry train_command();
 CommandEntry compare_command();
 CommandEntry eval_command();
+CommandEntry recovery_command();
 CommandEntry bench_layer_command();
 CommandEntry bench_step_command();
 

@@ -1,5 +1,6 @@
 // weft-train: the commands of weft that need libtorch. Called by weft, as `weft bench layer`.
 #include "cli/command.h"
+#include "cli/network.h"
 #include "cli/train_commands.h"
 
 namespace weft::cli {
@@ -10,6 +11,9 @@ std::vector<CommandEntry> commands(int, char**) {
   commands.push_back(train_command());
   commands.push_back(compare_command());
   commands.push_back(eval_command());
+  commands.push_back(recovery_command());
+  commands.push_back(
+      convert_command([](const ModelFlags& flags) { return std::make_unique<Network>(flags); }));
   commands.push_back(bench_layer_command());
   commands.push_back(bench_step_command());
   return commands;

@@ -1,0 +1,300 @@
+#include "cli/convert.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/progress.h"
+#include "cli/shared.h"
+#include "weft/convert/conversion.h"
+#include "weft/convert/tensor_values.h"
+#include "weft/core/text.h"
+#include "weft/pack/packed_file.h"
+#include "weft/report/table.h"
+
+namespace weft::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ConvertCommand : public Command {
+ public:
+  explicit ConvertCommand(OpenModel open_model) : open_model_(std::move(open_model)) {}
+
+  void declare(Flags& flags) override {
+    flags.positional("in", in_, "Checkpoint: .safetensors, .index.json, or a folder");
+    flags.positional("out", out_,
+                     "Where the converted checkpoint goes (a folder if IN is sharded)");
+    flags.text("--pattern", "N:M[xS]|auto", pattern_,
+               "keep:group, as in 2:4; or auto: keep by layer, from its zeros or --density",
+               problem_in([](const std::string& text) {
+                 if (text != "auto") Pattern::parse(text);
+               }));
+    flags.require("--pattern");
+    flags.flag("--transposable", options_.transposable, "N:M along inputs and along outputs");
+    flags.text("--method", "NAME", method_, "magnitude, wanda, absorption, sparsegpt or adaprune",
+               problem_in([](const std::string& text) { method_of(text); }));
+    flags.text(
+        "--support", "NAME", support_,
+        "What adaprune (and absorption) keep: magnitude, wanda, sparsegpt (default: magnitude)");
+    declare_inputs(flags);
+    declare_auto(flags);
+    flags.number(
+        "--tolerance", options_.least_squares.tolerance, 0, 1,
+        "adaprune: a row is done when what is left to gain is this share of what it gained");
+    flags.integer("--iterations", options_.least_squares.iterations, 1, 1'000'000,
+                  "adaprune: or after so many steps");
+    flags.number("--damping", options_.damping, 0, 1e6,
+                 "sparsegpt: added to the diagonal, as a share of its mean");
+    names_.declare(flags);
+    flags.flag("--dry-run", dry_run_, "Convert and report, but write nothing");
+    common_.declare(flags);
+  }
+
+  int run() override {
+    common_.apply();
+    resolve_flags();
+    const Checkpoint checkpoint = Checkpoint::open(in_);
+    require_unpacked(checkpoint);
+    if (!model_flags_.folder.empty()) model_ = open_model();
+    std::unique_ptr<CalibrationFile> file;
+    if (!calibration_.empty()) file = std::make_unique<CalibrationFile>(calibration_);
+    if (model_) options_.leave = model_->not_converted(sparse_ends_);
+    if (estimates_norms()) options_.written_elsewhere = model_->norm_tensors();
+    const LayerInputs* inputs = model_ ? &model_->inputs() : file.get();
+
+    Progress progress("converting", checkpoint.bytes() * (options_.pattern ? 1 : 2));
+    const auto advance = [&](uint64_t bytes) { progress.add(bytes); };
+    const Conversion conversion(checkpoint, names_.selection(), options_, inputs, advance);
+    for (const LayerLeftOut& one : conversion.left_out())
+      skipped_.push_back({one.name, one.reason});
+    WEFT_CHECK(!conversion.layers().empty(), "{}: no layer to convert: {}", in_,
+               nothing_selected(skipped_));
+    convert_all(checkpoint, conversion, file.get(), advance);
+    progress.finish();
+    common_.json ? report_json() : report();
+    return 0;
+  }
+
+ private:
+  void declare_inputs(Flags& flags) {
+    flags.text("--calibration", "FILE", calibration_,
+               "What goes into the layers: <layer>.input or <layer>.gram, as safetensors");
+    flags.text("--model-dir", "DIR", model_flags_.folder,
+               "Or a run of `weft train`, whose network IN belongs to: it is run on its data");
+    flags.text("--data", "DATA", model_flags_.data, "With --model-dir: other data than the run's");
+    flags.integer("--samples", model_flags_.samples, 1, int64_t{1} << 32,
+                  "With --model-dir: training samples to run it on");
+    flags.flag("--sparse-ends", sparse_ends_,
+               "With --model-dir: convert the first and the last layer too");
+    flags.flag("--keep-norms", keep_norms_,
+               "With --model-dir and adaprune: do not estimate batch normalisation anew");
+    flags.exclude("--calibration", "--model-dir");
+  }
+
+  void declare_auto(Flags& flags) {
+    flags.integer("--group", group_, 2, Pattern::kMaxGroup, "With auto: the size of groups");
+    flags.number("--confidence", options_.confidence, 0, 0.999999,
+                 "With auto: share of groups that must fit as they are");
+    flags.number("--density", density_, 0, 1,
+                 "With auto: share of all weights to keep, spread by what it costs each layer "
+                 "(0: by zeros)");
+  }
+
+  void resolve_flags() {
+    try {
+      options_.method = method_of(method_, support_);
+    } catch (const Error& error) {
+      throw UsageError(fmt::format("--support: {}", error.what()));
+    }
+    if (pattern_ != "auto") options_.pattern = Pattern::parse(pattern_);
+    options_.auto_group = static_cast<int>(group_);
+    if (density_ > 0) options_.density = density_;
+    if (options_.density && options_.pattern)
+      throw UsageError("--density goes with --pattern auto");
+    if (options_.method.needs_inputs() && calibration_.empty() && model_flags_.folder.empty()) {
+      throw UsageError(fmt::format(
+          "--method {} must know what goes into the layers: --calibration or --model-dir",
+          method_));
+    }
+    const bool of_model = !model_flags_.data.empty() || sparse_ends_ || keep_norms_;
+    if (of_model && model_flags_.folder.empty()) {
+      throw UsageError("--data, --sparse-ends and --keep-norms go with --model-dir");
+    }
+  }
+
+  std::unique_ptr<ModelToConvert> open_model() {
+    WEFT_CHECK(open_model_, "--model-dir needs libtorch: call `weft`, not a part of it");
+    model_flags_.weights = in_;
+    return open_model_(model_flags_);
+  }
+
+  void convert_all(const Checkpoint& checkpoint, const Conversion& conversion,
+                   const CalibrationFile* calibration,
+                   const std::function<void(uint64_t)>& advance) {
+    std::unique_ptr<CheckpointWriter> writer;
+    if (!dry_run_) {
+      writer = std::make_unique<CheckpointWriter>(out_, checkpoint, conversion.promises());
+      if (calibration)
+        refuse_clash(writer->targets(), calibration->paths(), "OUT", "--calibration");
+    }
+    for (const LayerToConvert& layer : conversion.layers()) {
+      outcomes_.push_back(conversion.convert(layer, writer.get()));
+      if (!estimates_norms()) outcomes_.back().changed.clear();
+      advance(layer.weight.info.bytes());
+    }
+    // Only now: what goes into a layer is what went into it in the dense network.
+    for (const LayerOutcome& outcome : outcomes_) {
+      for (const auto& [tensor, values] : outcome.changed) model_->set(tensor.info.name, values);
+    }
+    if (estimates_norms()) norms_ = model_->estimate_norms();
+    if (!writer) return;
+    for (const auto& [name, values] : norms_) {
+      const ShardedTensor* tensor = find_tensor(checkpoint, name);
+      WEFT_CHECK(tensor != nullptr, "{}: {} is not there", in_, name);
+      write_values(*writer, *tensor, values);
+    }
+    conversion.copy_others(*writer, advance);
+    writer->commit();
+  }
+
+  bool estimates_norms() const {
+    return model_ && !keep_norms_ && options_.method.recovery == Recovery::kLeastSquares &&
+           !model_->norm_tensors().empty();
+  }
+
+  static std::string error_text(const std::optional<double>& error) {
+    return error ? fmt::format("{:.5f}", *error) : "-";
+  }
+
+  void report() const {
+    const bool sparse_input =
+        std::ranges::any_of(outcomes_, [](const LayerOutcome& one) { return one.zeros > 0.01; });
+    std::vector<std::string> headings = {"layer",         "shape",        "pattern",
+                                         ">error before", ">error after", ">retained L1"};
+    if (sparse_input) headings.insert(headings.end(), {">zeros before", ">too full", ">expected"});
+    headings.push_back(">time");
+    Table table(headings);
+    for (const LayerOutcome& one : outcomes_) {
+      std::vector<std::string> row = {
+          printable(one.name),         shape_text(one.shape),
+          one.pattern.str(),           error_text(one.error_before),
+          error_text(one.error_after), percent(one.retained.fraction())};
+      if (sparse_input) {
+        row.insert(row.end(),
+                   {percent(one.zeros), percent(violated(one)), percent(one.expected_violations)});
+      }
+      row.push_back(seconds_text(one.seconds));
+      table.add(row);
+    }
+    print(table.str());
+    if (sparse_input) {
+      print(
+          "\ntoo full: groups of the input with more non-zeros than are kept; expected: if its "
+          "zeros "
+          "were spread at random\n");
+    }
+    print_reasons();
+    print_skipped(skipped_);
+    print(fmt::format("\n{} layer{} converted to {}{} by {}{}\n", outcomes_.size(),
+                      outcomes_.size() == 1 ? "" : "s", pattern_text(),
+                      options_.transposable ? " transposable" : "", method_,
+                      dry_run_ ? "; nothing was written (--dry-run)" : "; written to " + out_));
+  }
+
+  std::string pattern_text() const {
+    return options_.pattern ? options_.pattern->str() : "a pattern of its own";
+  }
+
+  static double violated(const LayerOutcome& one) {
+    return one.groups.groups == 0 ? 0.0
+                                  : static_cast<double>(one.groups.violations) /
+                                        static_cast<double>(one.groups.groups);
+  }
+
+  // Why a pattern is what it is, and what else a user should know.
+  void print_reasons() const {
+    Table table({"layer", "note"});
+    bool any = false;
+    for (const LayerOutcome& one : outcomes_) {
+      std::vector<std::string> notes = one.notes;
+      if (!one.why.empty()) notes.insert(notes.begin(), one.pattern.str() + ": " + one.why);
+      for (const std::string& note : notes) {
+        table.add({printable(one.name), note});
+        any = true;
+      }
+    }
+    if (any) print("\n" + table.str());
+    if (!norms_.empty()) {
+      print(fmt::format("\nbatch normalisation estimated anew on {} samples: {} tensors\n",
+                        model_flags_.samples, norms_.size()));
+    }
+  }
+
+  void report_json() const {
+    const auto value = [](const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); };
+    Json layers = Json::array();
+    for (const LayerOutcome& one : outcomes_) {
+      Json notes = Json::array();
+      for (const std::string& note : one.notes) notes.push_back(note);
+      layers.push_back(
+          {{"name", one.name},
+           {"shape", one.shape},
+           {"pattern", one.pattern.str()},
+           {"why", one.why.empty() ? Json(nullptr) : Json(one.why)},
+           {"error_before", value(one.error_before)},
+           {"error_after", value(one.error_after)},
+           {"retained_l1", one.retained.fraction()},
+           {"zeros", one.zeros},
+           {"violations", violated(one)},
+           {"expected_violations", one.expected_violations},
+           {"steps", one.solver ? Json(one.solver->most_steps) : Json(nullptr)},
+           {"unfinished_rows", one.solver ? Json(one.solver->unfinished_rows) : Json(nullptr)},
+           {"notes", notes},
+           {"seconds", one.seconds}});
+    }
+    print_json({{"method", method_},
+                {"support", support_.empty() ? Json(nullptr) : Json(support_)},
+                {"pattern", pattern_},
+                {"transposable", options_.transposable},
+                {"dry_run", dry_run_},
+                {"layers", layers},
+                {"norms_estimated", static_cast<int64_t>(norms_.size())},
+                {"skipped", to_json(skipped_)}});
+  }
+
+  OpenModel open_model_;
+  std::string in_, out_, pattern_, method_ = "magnitude", support_, calibration_;
+  ModelFlags model_flags_;
+  int64_t group_ = 8;
+  double density_ = 0.0;
+  bool sparse_ends_ = false, keep_norms_ = false, dry_run_ = false;
+  ConversionOptions options_;
+  CommonFlags common_;
+  NameFilter names_;
+  std::unique_ptr<ModelToConvert> model_;
+  std::vector<LayerOutcome> outcomes_;
+  std::map<std::string, std::vector<double>> norms_;  // estimated anew
+  std::vector<Skipped> skipped_;
+};
+
+}  // namespace
+
+CommandEntry convert_command(const OpenModel& open_model) {
+  return {
+      "convert", "Make a trained model N:M with little or no training",
+      "  weft convert model.safetensors sparse.safetensors --pattern 2:4\n"
+      "  weft convert model.safetensors sparse.safetensors --pattern 4:8 --method adaprune \\\n"
+      "      --calibration inputs.safetensors\n"
+      "  weft convert runs/first/model.safetensors sparse.safetensors --pattern 1:4 \\\n"
+      "      --method adaprune --model-dir runs/first\n"
+      "  weft convert unstructured.safetensors out.safetensors --pattern auto --group 8\n"
+      "  weft convert big/ out/ --pattern auto --density 0.5 --dry-run\n"
+      "\n"
+      "magnitude keeps the largest weights as they are, wanda the largest times the norm of their\n"
+      "input; sparsegpt makes up for what it prunes in the columns to its right; adaprune solves\n"
+      "for the weights that bring the output of the layer closest to what it was. Weights that\n"
+      "are zero stay zero. docs/convert.md shows the lines that write a calibration file.",
+      std::make_unique<ConvertCommand>(open_model)};
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,142 @@
+#include "cli/network.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "cli/shared.h"
+#include "weft/core/parallel.h"
+#include "weft/core/text.h"
+#include "weft/train/layers/layer.h"
+#include "weft/train/trainer/load_model.h"
+
+namespace weft::cli {
+
+Network::Network(const ModelFlags& flags) : sample_count_(flags.samples) {
+  at::set_num_threads(threads());  // first: torch's first product would set them, to one, for all
+  parts_ = load_network(flags.folder, flags.weights, flags.data, print_note);
+  TrainingPlan plan;
+  plan.recipe = "dense";
+  layers_ = sparsify(*parts_.model, plan);
+}
+
+std::map<std::string, std::string> Network::not_converted(bool ends) const {
+  std::map<std::string, std::string> found;
+  for (const LayerReport& layer : layers_) {
+    const bool computed = layer.path != "torch";
+    if (computed && (!layer.end || ends)) continue;
+    found[layer.name + ".weight"] = computed ? layer.reason + " (see --sparse-ends)" : layer.reason;
+  }
+  return found;
+}
+
+Network::Weights Network::weights() const {
+  Weights all;
+  for (const auto& each : parts_.model->named_parameters()) all[each.key()] = each.value().detach();
+  for (const auto& each : parts_.model->named_buffers()) all[each.key()] = each.value();
+  for (auto& [name, tensor] : all) tensor = tensor.clone();
+  return all;
+}
+
+void Network::restore(const Weights& weights) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& each : parts_.model->named_parameters())
+    each.value().copy_(weights.at(each.key()));
+  for (const auto& each : parts_.model->named_buffers()) each.value().copy_(weights.at(each.key()));
+  weights_changed();
+}
+
+void Network::set(const std::string& tensor, const std::vector<double>& values) {
+  const torch::NoGradGuard no_grad;
+  const auto parameters = parts_.model->named_parameters();
+  const auto buffers = parts_.model->named_buffers();
+  const torch::Tensor* to = parameters.find(tensor);
+  if (to == nullptr) to = buffers.find(tensor);
+  WEFT_CHECK(to != nullptr && to->numel() == static_cast<int64_t>(values.size()),
+             "the network has no tensor {} of {} values", printable(tensor), values.size());
+  to->copy_(torch::tensor(values, torch::kFloat64).reshape(to->sizes()));
+  weights_changed();
+}
+
+void Network::weights_changed() {
+  inputs_.forget();
+  for (const auto& [name, layer] : layers_of(*parts_.model)) layer->weights_changed();
+}
+
+NetworkSamples Network::samples() const {
+  return {*parts_.model, *parts_.source, sample_count_,
+          std::max<int64_t>(1, parts_.options.batch / parts_.options.accumulate)};
+}
+
+std::set<std::string> Network::norm_tensors() const {
+  std::set<std::string> names;
+  for (const auto& each : parts_.model->named_buffers()) {
+    const std::string& name = each.key();
+    if (name.ends_with(".running_mean") || name.ends_with(".running_var")) names.insert(name);
+  }
+  return names;
+}
+
+std::map<std::string, std::vector<double>> Network::estimate_norms() {
+  weft::estimate_norms(samples());
+  std::map<std::string, std::vector<double>> found;
+  const auto buffers = parts_.model->named_buffers();
+  for (const std::string& name : norm_tensors()) {
+    const torch::Tensor values = buffers[name].to(torch::kFloat64).contiguous();
+    found[name].assign(values.data_ptr<double>(), values.data_ptr<double>() + values.numel());
+  }
+  return found;
+}
+
+EvalReport Network::evaluate(int64_t count) {
+  return weft::evaluate(*parts_.model, *parts_.source, samples().batch, count);
+}
+
+void Network::Inputs::check(const std::string& layer, const WeightShape& shape, int64_t) const {
+  if (std::ranges::find(wanted_, layer) == wanted_.end()) wanted_.push_back(layer);
+  for (const auto& [name, each] : layers_of(*network_.parts_.model)) {
+    if (name != layer) continue;
+    WEFT_CHECK(each->channel_groups() == 1,
+               "layer {}: the groups of its channels see different inputs; leave it out with "
+               "--exclude",
+               printable(layer));
+    WEFT_CHECK(each->weight_shape().cols() == shape.cols(),
+               "layer {}: {} columns in the network, {} in the file", printable(layer),
+               each->weight_shape().cols(), shape.cols());
+    return;
+  }
+  throw Error(fmt::format("the network of the run has no layer {}; leave it out with --exclude",
+                          printable(layer)));
+}
+
+Gram Network::Inputs::gram(const std::string& layer, const WeightShape& shape) const {
+  check(layer, shape, 1);
+  if (!ready_.contains(layer)) collect_from(layer);
+  Gram gram = std::move(ready_.at(layer));
+  ready_.erase(layer);
+  return gram;
+}
+
+// Of this layer and of those that will be asked for next.
+void Network::Inputs::collect_from(const std::string& layer) const {
+  std::map<std::string, int64_t> cols;
+  for (const auto& [name, each] : layers_of(*network_.parts_.model)) {
+    cols[name] = each->weight_shape().cols();
+  }
+  std::map<std::string, GramBuilder> builders;
+  std::set<std::string> names;
+  int64_t bytes = 0;
+  for (auto one = std::ranges::find(wanted_, layer); one != wanted_.end(); ++one) {
+    bytes += GramBuilder::bytes_for(cols.at(*one));
+    if (!names.empty() && bytes > kMostBytes) break;
+    names.insert(*one);
+    builders.emplace(*one, GramBuilder(cols.at(*one)));
+  }
+  for_each_layer_input(
+      network_.samples(), names,
+      [&](const std::string& name, MatrixView<const float> rows) { builders.at(name).add(rows); });
+  ready_.clear();
+  for (auto& [name, builder] : builders) ready_[name] = builder.finish();
+}
+
+}  // namespace weft::cli
