@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(Help, TeachesEveryCommandWithExamples) {
-  for (const char* command :
-       {"mask", "check", "info", "pack", "unpack", "ladder", "diversity", "solvers", "synth"}) {
+  for (const char* command : {"mask", "check", "info", "pack", "unpack", "merge", "ladder",
+                              "diversity", "solvers", "synth"}) {
     const Outcome help = run({command, "--help"});
     EXPECT_EQ(help.code, 0) << command;
     EXPECT_NE(help.out.find("Examples:\n  weft " + std::string(command)), std::string::npos);
