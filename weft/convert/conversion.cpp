@@ -91,6 +91,7 @@ MeanTaker mean_taker(const Checkpoint& checkpoint, const LayerToConvert& layer,
   } else if (layer.bias) {
     taker.tensor = layer.bias;
     taker.values = read_values(checkpoint, *layer.bias);
+    taker.note = "its bias takes the mean";
   } else {
     const NormBehind& norm = *layer.norm;
     const std::vector<double> variance = read_values(checkpoint, norm.variance);
@@ -147,6 +148,10 @@ Conversion::Conversion(const Checkpoint& checkpoint, const Selection& selection,
     if (layer.bias && taken(*layer.bias)) layer.bias.reset();
     if (layer.norm && taken(layer.norm->mean)) layer.norm.reset();
   }
+  // What is written with a layer, or by the caller, is not left out.
+  std::erase_if(left_out_, [&](const LayerLeftOut& one) {
+    return written_with_layers_.contains(one.name) || options_.written_elsewhere.contains(one.name);
+  });
 }
 
 void Conversion::select(const Selection& selection) {
