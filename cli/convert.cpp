@@ -109,17 +109,37 @@ class ConvertCommand : public Command {
     if (pattern_ != "auto") options_.pattern = Pattern::parse(pattern_);
     options_.auto_group = static_cast<int>(group_);
     if (density_ > 0) options_.density = density_;
-    if (options_.density && options_.pattern)
-      throw UsageError("--density goes with --pattern auto");
     if (options_.method.needs_inputs() && calibration_.empty() && model_flags_.folder.empty()) {
       throw UsageError(fmt::format(
           "--method {} must know what goes into the layers: --calibration or --model-dir",
           method_));
     }
-    const bool of_model = !model_flags_.data.empty() || sparse_ends_ || keep_norms_;
-    if (of_model && model_flags_.folder.empty()) {
-      throw UsageError("--data, --sparse-ends and --keep-norms go with --model-dir");
-    }
+    refuse_idle_flags();
+  }
+
+  // A flag that would do nothing was meant to do something.
+  void refuse_idle_flags() const {
+    const ConversionOptions usual;
+    const bool of_model = !model_flags_.data.empty() || sparse_ends_ || keep_norms_ ||
+                          model_flags_.samples != ModelFlags().samples;
+    const bool of_auto =
+        density_ > 0 || group_ != usual.auto_group || options_.confidence != usual.confidence;
+    const bool of_squares = options_.least_squares.tolerance != usual.least_squares.tolerance ||
+                            options_.least_squares.iterations != usual.least_squares.iterations;
+    const bool solves = options_.method.recovery == Recovery::kLeastSquares;
+    const auto refuse = [](bool idle, const char* why) {
+      if (idle) throw UsageError(why);
+    };
+    refuse(of_model && model_flags_.folder.empty(),
+           "--data, --samples, --sparse-ends and --keep-norms go with --model-dir");
+    refuse(of_auto && pattern_ != "auto",
+           "--group, --confidence and --density go with --pattern auto");
+    refuse(density_ > 0 && options_.confidence != usual.confidence,
+           "--density and --confidence are two ways to choose: one of them");
+    refuse(of_squares && !solves, "--tolerance and --iterations go with --method adaprune");
+    refuse(keep_norms_ && !solves, "--keep-norms goes with --method adaprune");
+    refuse(options_.damping != usual.damping && options_.method.support != SupportRule::kSparseGpt,
+           "--damping goes with sparsegpt, as --method or as --support");
   }
 
   std::unique_ptr<ModelToConvert> open_model() {

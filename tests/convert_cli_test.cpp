@@ -613,6 +613,11 @@ TEST_F(Refusals, WrongUsage) {
   refused({}, {"--pattern"});
   refused({"--pattern", "5:4"}, {"--pattern"});
   refused({"--pattern", "2:4", "--density", "0.5"}, {"--density", "auto"});
+  refused({"--pattern", "2:4", "--group", "16"}, {"--group", "auto"});
+  refused({"--pattern", "auto", "--density", "0.5", "--confidence", "0.9"}, {"--confidence"});
+  refused({"--pattern", "2:4", "--samples", "100"}, {"--samples", "--model-dir"});
+  refused({"--pattern", "2:4", "--tolerance", "0.1"}, {"--tolerance", "adaprune"});
+  refused({"--pattern", "2:4", "--damping", "0.1"}, {"--damping", "sparsegpt"});
   refused({"--pattern", "2:4", "--method", "obd"}, {"--method", "obd", "adaprune"});
   refused({"--pattern", "2:4", "--support", "wanda"}, {"--support", "magnitude"});
   refused({"--pattern", "2:4", "--method", "sparsegpt", "--support", "magnitude"},
