@@ -8,6 +8,7 @@
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
 #include "weft/train/layers/layer.h"
+#include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/load_model.h"
 
 namespace weft::cli {
@@ -25,7 +26,8 @@ std::map<std::string, std::string> Network::not_converted(bool ends) const {
   for (const LayerReport& layer : layers_) {
     const bool computed = layer.path != "torch";
     if (computed && (!layer.end || ends)) continue;
-    found[layer.name + ".weight"] = computed ? layer.reason + " (see --sparse-ends)" : layer.reason;
+    found[weight_name(layer.name)] =
+        computed ? layer.reason + " (see --sparse-ends)" : layer.reason;
   }
   return found;
 }
