@@ -86,19 +86,6 @@ fs::path shard_name(const Checkpoint& checkpoint, size_t i) {
   return checkpoint.shard(i).path().filename();
 }
 
-// Every shard has the entries of its own tensors.
-CheckpointLayout with_plan(CheckpointLayout layout, const SparsityPlan& plan) {
-  for (ShardLayout& shard : layout.shards) {
-    SparsityPlan of_shard;
-    for (const TensorInfo& tensor : shard.tensors) {
-      const auto promised = plan.tensors.find(tensor.name);
-      if (promised != plan.tensors.end()) of_shard.tensors.insert(*promised);
-    }
-    of_shard.store_in(shard.metadata);
-  }
-  return layout;
-}
-
 std::string index_text(const CheckpointLayout& layout) {
   std::map<std::string, std::string> shard_of;
   for (const ShardLayout& shard : layout.shards) {
@@ -238,6 +225,18 @@ uint64_t CheckpointLayout::bytes() const {
       total += tensor_bytes(tensor.dtype, tensor.shape);
   }
   return total;
+}
+
+CheckpointLayout with_plan(CheckpointLayout layout, const SparsityPlan& plan) {
+  for (ShardLayout& shard : layout.shards) {
+    SparsityPlan of_shard;
+    for (const TensorInfo& tensor : shard.tensors) {
+      const auto promised = plan.tensors.find(tensor.name);
+      if (promised != plan.tensors.end()) of_shard.tensors.insert(*promised);
+    }
+    of_shard.store_in(shard.metadata);
+  }
+  return layout;
 }
 
 CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& like,

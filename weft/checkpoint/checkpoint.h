@@ -45,6 +45,9 @@ struct CheckpointLayout {
   uint64_t bytes() const;  // of all tensors
 };
 
+// Every shard has the promises of its own tensors, and no others.
+CheckpointLayout with_plan(CheckpointLayout layout, const SparsityPlan& plan);
+
 class Checkpoint {
  public:
   // Throws Error with a line that names the file and the problem.

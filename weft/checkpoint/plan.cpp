@@ -11,8 +11,10 @@ constexpr const char* kKey = "weft.plan";
 
 Promise parse_promise(const Json& entry, const std::string& what) {
   try {
-    return {Pattern::parse(text_member_of(entry, "pattern", what)),
-            parse_axis(text_member_of(entry, "axis", what))};
+    Promise promise{Pattern::parse(text_member_of(entry, "pattern", what)),
+                    parse_axis(text_member_of(entry, "axis", what))};
+    if (entry.contains("row_order")) promise.row_order = text_member_of(entry, "row_order", what);
+    return promise;
   } catch (const Error& error) {
     const std::string message = error.what();
     throw Error(message.starts_with(what) ? message : fmt::format("{}: {}", what, message));
@@ -47,7 +49,9 @@ SparsityPlan SparsityPlan::from_metadata(const Metadata& metadata, const std::st
 void SparsityPlan::store_in(Metadata& metadata) const {
   Json entries = Json::object();
   for (const auto& [name, promise] : tensors) {
-    entries.append(name, {{"axis", axis_name(promise.axis)}, {"pattern", promise.pattern.str()}});
+    Json entry{{"axis", axis_name(promise.axis)}, {"pattern", promise.pattern.str()}};
+    if (!promise.row_order.empty()) entry["row_order"] = promise.row_order;
+    entries.append(name, std::move(entry));
   }
   store_tensor_entries(entries, kKey, metadata);
 }

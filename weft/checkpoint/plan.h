@@ -4,6 +4,7 @@
 //
 //   {"version": 1, "tensors": {"fc1.weight": {"pattern": "2:4", "axis": "both"}}}
 //
+// and "row_order": "fc1.row_order" where rows share by an order of their own (row_order_tensor.h),
 // so that a later reader knows what the file promises. docs/format.md describes it.
 #pragma once
 
@@ -24,6 +25,12 @@ std::string_view axis_name(Axis axis);
 struct Promise {
   Pattern pattern;
   Axis axis;
+  std::string row_order = {};  // the tensor that says which rows share (row_order_tensor.h), if any
+
+  // What rows obey as they lie: those that share by an order do not lie so, each is for itself.
+  Pattern as_rows_lie() const {
+    return row_order.empty() ? pattern : Pattern(pattern.keep(), pattern.group());
+  }
 };
 
 struct SparsityPlan {

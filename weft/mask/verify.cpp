@@ -6,6 +6,7 @@
 
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
+#include "weft/mask/row_order.h"
 #include "weft/mask/taps.h"
 
 namespace weft {
@@ -95,6 +96,15 @@ GroupCount count_groups(const Mask& nonzero, const WeightShape& shape, const Pat
   return all;
 }
 
+// Positions were counted in places.
+GroupCount named_by_output(GroupCount count, std::span<const int64_t> order) {
+  if (count.first_violation && !order.empty()) {
+    int64_t& out = count.first_violation->out;
+    out = order[static_cast<size_t>(out)];
+  }
+  return count;
+}
+
 MostPerGroup most_per_group(const Mask& nonzero, const WeightShape& shape, bool transpose) {
   MostPerGroup most{};
   for_each_tap(nonzero, shape, transpose, [&](const TapMatrix& matrix) {
@@ -131,6 +141,16 @@ GroupCount count_groups_in(const Mask& nonzero, const WeightShape& shape, const 
 
 GroupCount count_groups_out(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern) {
   return count_groups(nonzero, shape, pattern, true);
+}
+
+GroupCount count_groups_in(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern,
+                           std::span<const int64_t> order) {
+  return named_by_output(count_groups(in_row_order(nonzero, order), shape, pattern, false), order);
+}
+
+GroupCount count_groups_out(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern,
+                            std::span<const int64_t> order) {
+  return named_by_output(count_groups(in_row_order(nonzero, order), shape, pattern, true), order);
 }
 
 MostPerGroup most_per_group_in(const Mask& nonzero, const WeightShape& shape) {

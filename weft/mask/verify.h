@@ -8,6 +8,7 @@
 #include <array>
 #include <compare>
 #include <optional>
+#include <span>
 
 #include "weft/core/mask.h"
 #include "weft/core/pattern.h"
@@ -40,6 +41,12 @@ struct GroupCount {
 // pattern.block() rows.
 GroupCount count_groups_in(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern);
 GroupCount count_groups_out(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern);
+// Of a whole matrix whose places share (row_order.h), and follow each other along outputs. A
+// violation is named by its output.
+GroupCount count_groups_in(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern,
+                           std::span<const int64_t> order);
+GroupCount count_groups_out(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern,
+                            std::span<const int64_t> order);
 
 // The group sizes of which `weft info` reports the tightest pattern.
 inline constexpr std::array<int, 6> kReportedGroups = {2, 4, 8, 16, 32, 64};
