@@ -9,7 +9,7 @@ namespace weft {
 namespace {
 
 // The lower half of a float that was BF16 is zero.
-std::optional<uint16_t> to_bf16(uint32_t bits) {
+std::optional<uint16_t> exact_bf16(uint32_t bits) {
   if ((bits & 0xffff) != 0) return std::nullopt;
   return static_cast<uint16_t>(bits >> 16);
 }
@@ -56,7 +56,7 @@ std::optional<int64_t> narrow_exactly(std::span<const float> weights, Dtype dtyp
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     const auto bits = std::bit_cast<uint32_t>(weights[i]);
-    const std::optional<uint16_t> narrow = dtype == Dtype::kBf16 ? to_bf16(bits) : to_f16(bits);
+    const std::optional<uint16_t> narrow = dtype == Dtype::kBf16 ? exact_bf16(bits) : to_f16(bits);
     if (!narrow) return static_cast<int64_t>(i);
     std::memcpy(bytes.data() + 2 * i, &*narrow, 2);
   }

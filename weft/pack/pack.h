@@ -10,6 +10,9 @@
 //
 // `reuse`, the pack of an earlier step, lends its memory.
 //
+// With `row_order` place p of the pack holds row order[p], and it is places that share. Products
+// and unpack() undo it.
+//
 // A convolution is packed from its weights in order of tap (tap_major), so that the channels of one
 // tap follow each other in depth; `segment` is then the number of channels.
 #pragma once
@@ -33,6 +36,11 @@ struct PanelOptions {
   ValueType value_type = ValueType::kF32;
   bool ragged = false;
   int64_t segment = 0;  // 0: the whole depth
+  // Of pack_panels only; empty: as rows lie. Read while packing.
+  std::span<const int64_t> row_order = {};
+  // Values in fp32, but rounded to bf16 as they are packed: for products of bf16 operands in fp32
+  // arithmetic, which would expand values of bf16 again and again.
+  bool rounded = false;
 };
 
 // w, mask: [rows, depth]
@@ -80,6 +88,11 @@ PackedMatrix pack_panels_sampled(MatrixView<const float> g, const SampleOptions&
                                  PackedMatrix reuse = {});
 // Rounds the values of panel packs of floats, with one scale for all of them.
 void round_packed_to_fp8(std::span<PackedMatrix> packed, Fp8 format);
+// Panel packs of floats become panel packs of bf16, or of floats that bf16 has (kept_as), in their
+// memory: the bytes of the same pack with values that were rounded while they were packed. A
+// gradient is sampled in fp32 first, so what is kept is unbiased but for this rounding, to the
+// nearest.
+void round_packed_to_bf16(std::span<PackedMatrix> packed, ValueType kept_as = ValueType::kBf16);
 
 // w, mask: [rows, depth]
 PackedMatrix pack_stream(MatrixView<const float> w, const Mask& mask, const Pattern& pattern,

@@ -7,7 +7,9 @@
 
 #include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
+#include "weft/mask/row_order.h"
 #include "weft/pack/sections.h"
+#include "weft/pack/tiles.h"
 
 static_assert(std::endian::native == std::endian::little, "packed buffers are little-endian");
 
@@ -31,14 +33,17 @@ void check_common(const PackHeader& h) {
              "packed matrix: it does not begin with WEFTPACK");
   WEFT_CHECK(h.version == PackHeader::kVersion, "packed matrix: version {}, accepted is {}",
              h.version, PackHeader::kVersion);
-  WEFT_CHECK(h.layout == PackLayout::kPanel || h.layout == PackLayout::kStream,
-             "packed matrix: layout {}, accepted are 1 (panel) and 2 (stream)",
+  WEFT_CHECK(h.layout == PackLayout::kPanel || h.layout == PackLayout::kStream ||
+                 h.layout == PackLayout::kTile,
+             "packed matrix: layout {}, accepted are 1 (panel), 2 (stream) and 3 (tile)",
              static_cast<int>(h.layout));
   WEFT_CHECK(h.value_type == ValueType::kF32 || h.value_type == ValueType::kBf16,
              "packed matrix: value type {}, accepted are 1 (fp32) and 2 (bf16)",
              static_cast<int>(h.value_type));
   WEFT_CHECK(h.ragged <= 1, "packed matrix: ragged is {}, accepted are 0 and 1", h.ragged);
-  bool zero = h.zero1 == 0;
+  WEFT_CHECK(h.ordered <= 1, "packed matrix: ordered is {}, accepted are 0 and 1", h.ordered);
+  bool zero = true;
+  for (const uint8_t byte : h.zero1) zero = zero && byte == 0;
   for (const uint8_t byte : h.zero2) zero = zero && byte == 0;
   WEFT_CHECK(zero, "packed matrix: reserved bytes of the header are not zero");
   const Pattern pattern(h.keep, h.group, h.share);  // throws if there is no such pattern
@@ -56,7 +61,7 @@ void check_common(const PackHeader& h) {
              "packed matrix: {} entries, accepted are at most 2^32 - 1", h.entries);
 }
 
-PackSections panel_sections(const PackHeader& h) {
+void check_panel_tile(const PackHeader& h) {
   WEFT_CHECK(
       h.tile_depth >= 1 && h.tile_width >= 16 && h.tile_width % 16 == 0 &&
           h.tile_depth <= kMaxTileBytes && h.tile_width <= kMaxTileBytes &&
@@ -64,8 +69,23 @@ PackSections panel_sections(const PackHeader& h) {
       "packed matrix: a tile of {} x {}, accepted is a width that is a multiple of 16 and at "
       "most 65536 bytes of floats",
       h.tile_depth, h.tile_width);
+}
+
+void check_tiles(const PackHeader& h) {
+  WEFT_CHECK(h.tile_depth >= 1 && h.tile_depth <= 1024 && h.tile_width == kTileColumns,
+             "packed matrix: panels of {} x {} for tiles, accepted are at most 1024 x {}",
+             h.tile_depth, h.tile_width, kTileColumns);
+  WEFT_CHECK(h.value_type == ValueType::kBf16 && h.share >= kTileRows,
+             "packed matrix: tiles hold bf16 values that at least {} rows share", kTileRows);
+  WEFT_CHECK(h.entries % kTileEntries == 0, "packed matrix: {} entries are no whole tiles",
+             h.entries);
+}
+
+PackSections panel_sections(const PackHeader& h) {
+  h.layout == PackLayout::kPanel ? check_panel_tile(h) : check_tiles(h);
   WEFT_CHECK(h.index_bits == 0 && h.full == 0,
-             "packed matrix: a panel layout with index bits {} and full {}", h.index_bits, h.full);
+             "packed matrix: a layout of panels with index bits {} and full {}", h.index_bits,
+             h.full);
   PackSections s;
   size_t end = sizeof(PackHeader);
   int64_t starts = 0;
@@ -76,6 +96,12 @@ PackSections panel_sections(const PackHeader& h) {
   s.indices = add_part(end, h.entries, sizeof(uint16_t));
   s.indices_end = end;
   s.values = add_part(end, h.entries * h.share, value_bytes(h.value_type));
+  s.values_end = s.order = end;
+  if (h.ordered != 0) {
+    WEFT_CHECK(h.rows <= INT32_MAX, "packed matrix: an order of {} rows, accepted are at most {}",
+               h.rows, INT32_MAX);
+    s.order = add_part(end, h.rows, sizeof(int32_t));
+  }
   s.end = end;
   return s;
 }
@@ -87,6 +113,7 @@ PackSections stream_sections(const PackHeader& h) {
   WEFT_CHECK((1 << bits) >= h.group, "packed matrix: {} index bits for groups of {}", bits,
              h.group);
   WEFT_CHECK(h.ragged == 0, "packed matrix: a stream layout cannot be ragged");
+  WEFT_CHECK(h.ordered == 0, "packed matrix: a stream layout cannot have an order of rows");
   WEFT_CHECK(h.full <= 1, "packed matrix: full is {}, accepted are 0 and 1", h.full);
   WEFT_CHECK(h.tile_depth == 0 && h.tile_width == 0, "packed matrix: a stream layout with a tile");
   const int64_t blocks = ceil_div(h.rows, kStreamRows);
@@ -101,7 +128,7 @@ PackSections stream_sections(const PackHeader& h) {
   s.indices = add_part(end, slots / 8 * bits, 1);  // sixteen rows: whole bytes
   s.indices_end = end;
   s.values = add_part(end, slots, value_bytes(h.value_type));
-  s.end = end;
+  s.values_end = s.order = s.end = end;
   return s;
 }
 
@@ -110,8 +137,8 @@ struct Gap {
   size_t end;
 };
 std::vector<Gap> gaps(const PackHeader& h, const PackSections& parts) {
-  std::vector<Gap> found = {{parts.indices_end, parts.values}};
-  if (h.layout == PackLayout::kPanel) found.push_back({parts.starts_end, parts.indices});
+  std::vector<Gap> found = {{parts.indices_end, parts.values}, {parts.values_end, parts.order}};
+  if (h.layout != PackLayout::kStream) found.push_back({parts.starts_end, parts.indices});
   return found;
 }
 
@@ -132,7 +159,13 @@ int64_t group_count(const PackHeader& h) {
 
 PackSections sections_of(const PackHeader& header) {
   check_common(header);
-  return header.layout == PackLayout::kPanel ? panel_sections(header) : stream_sections(header);
+  return header.layout == PackLayout::kStream ? stream_sections(header) : panel_sections(header);
+}
+
+void check_row_order(const int32_t* order, int64_t rows) {
+  if (order == nullptr) return;
+  WEFT_CHECK(is_row_order(std::vector<int64_t>(order, order + rows), rows),
+             "packed matrix: its order of {} rows does not hold each of them once", rows);
 }
 
 PackedMatrix PackedMatrix::allocate(const PackHeader& header, PackedMatrix reuse) {
@@ -164,10 +197,10 @@ PackedMatrix PackedMatrix::from_bytes(std::span<const std::byte> bytes) {
     }
   }
   std::memcpy(packed.buffer_.data(), bytes.data(), bytes.size());
-  if (header.layout == PackLayout::kPanel) {
-    check_panel_contents(packed);
-  } else {
-    check_stream_contents(packed);
+  switch (header.layout) {
+    case PackLayout::kPanel: check_panel_contents(packed); break;
+    case PackLayout::kStream: check_stream_contents(packed); break;
+    case PackLayout::kTile: check_tile_contents(packed); break;
   }
   return packed;
 }
@@ -193,6 +226,30 @@ PanelView PackedMatrix::panel() const {
   view.starts = reinterpret_cast<const uint32_t*>(buffer_.data() + parts.starts);
   view.offsets = reinterpret_cast<const uint16_t*>(buffer_.data() + parts.indices);
   view.values = buffer_.data() + parts.values;
+  if (header_.ordered != 0) {
+    view.order = reinterpret_cast<const int32_t*>(buffer_.data() + parts.order);
+  }
+  return view;
+}
+
+TileView PackedMatrix::tiles() const {
+  WEFT_CHECK(layout() == PackLayout::kTile && size_ > 0,
+             "this product takes a matrix in tile layout");
+  const PackSections parts = sections_of(header_);
+  TileView view;
+  view.rows = header_.rows;
+  view.depth = header_.depth;
+  view.panels = panel_count(header_);
+  view.panel_depth = header_.tile_depth;
+  view.cells = cell_count(header_);
+  view.share = header_.share;
+  view.row_stride = header_.group;
+  view.starts = reinterpret_cast<const uint32_t*>(buffer_.data() + parts.starts);
+  view.offsets = reinterpret_cast<const uint16_t*>(buffer_.data() + parts.indices);
+  view.values = reinterpret_cast<const Bf16*>(buffer_.data() + parts.values);
+  if (header_.ordered != 0) {
+    view.order = reinterpret_cast<const int32_t*>(buffer_.data() + parts.order);
+  }
   return view;
 }
 

@@ -2,7 +2,7 @@
 // begins with a header. `depth` is the axis that a product sums over. docs/format.md draws every
 // byte.
 //
-// Two layouts:
+// Three layouts:
 //
 //   panel   for products. Any mask, N:M or not ("ragged": each row its own count). Depth is cut
 //           into panels of tile.depth; within a panel come the cells (rows that share one pattern),
@@ -12,6 +12,14 @@
 //   stream  for files and for products with few tokens, where every byte comes from memory once.
 //           N:M only: `keep` slots per group, an index of 1, 2, 4 or 8 bits each, sixteen rows side
 //           by side.
+//   tile    for products in bf16 on units that multiply tiles (AMX). Patterns that 16 or 32 rows
+//           share. Like panels, but the entries of a cell in a panel come in steps of 32, filled
+//           up with entries that multiply a row of zeros: 32 row numbers, and for every 16 sharing
+//           rows a tile of [16 rows, 32 entries].
+//
+// Rows of a panel or tile pack may stand in an order of their own (mask/row_order.h), which lies
+// behind the values: place p holds row order[p]. Products undo it as they store rows; whoever
+// multiplies or unpacks sees rows as they were.
 //
 // A value that the mask does not keep is not there: it cannot turn a NaN of the other operand into
 // a NaN of the product. Immutable once packed.
@@ -22,11 +30,12 @@
 #include <utility>
 
 #include "weft/core/aligned_buffer.h"
+#include "weft/core/bf16.h"
 #include "weft/core/pattern.h"
 
 namespace weft {
 
-enum class PackLayout : uint8_t { kPanel = 1, kStream = 2 };
+enum class PackLayout : uint8_t { kPanel = 1, kStream = 2, kTile = 3 };
 enum class ValueType : uint8_t { kF32 = 1, kBf16 = 2 };
 
 size_t value_bytes(ValueType type);
@@ -53,14 +62,15 @@ struct PackHeader {
   uint8_t group = 1;
   uint8_t share = 1;
   uint8_t full = 0;         // stream only: 1 if every group keeps `keep`, or all that it has
-  uint32_t tile_depth = 0;  // panel only
-  uint32_t tile_width = 0;  // panel only
-  uint32_t zero1 = 0;
+  uint32_t tile_depth = 0;  // panel and tile
+  uint32_t tile_width = 0;  // panel and tile
+  uint8_t ordered = 0;      // panel and tile: 1 if rows stand in an order of their own
+  uint8_t zero1[3] = {};
   int64_t rows = 0;
   int64_t depth = 0;
   int64_t segment =
       0;  // groups begin anew after this many (the inputs of one tap of a convolution)
-  int64_t entries = 0;  // of which each has `share` values (panel) or one (stream)
+  int64_t entries = 0;  // of which each has `share` values (panel, tile) or one (stream)
   uint8_t zero2[64] = {};
 };
 static_assert(sizeof(PackHeader) == 128);
@@ -78,11 +88,34 @@ struct PanelView {
   const uint32_t* starts = nullptr;   // [panels * cells + 1]: first entry of a cell in a panel
   const uint16_t* offsets = nullptr;  // [entries]
   const void* values = nullptr;       // [entries, share] of value_type
+  const int32_t* order = nullptr;     // [rows]: the row in each place; null: as they lie
 
-  // The first row of a cell; its other members follow every row_stride rows, and may lie past the
-  // last row when the last block is cut short.
+  // The first row (place, if there is an order) of a cell; its other members follow every
+  // row_stride rows, and may lie past the last row when the last block is cut short.
   int64_t first_row(int64_t cell) const {
     return share == 1 ? cell : cell / row_stride * share * row_stride + cell % row_stride;
+  }
+};
+
+// What a product needs to know of a tile pack.
+struct TileView {
+  int64_t rows = 0;
+  int64_t depth = 0;
+  int64_t panels = 0;
+  int64_t panel_depth = 0;
+  int64_t cells = 0;
+  int share = 16;
+  int row_stride = 1;                 // rows from one member of a cell to the next: `group`
+  const uint32_t* starts = nullptr;   // [panels * cells + 1]: multiples of 32
+  const uint16_t* offsets = nullptr;  // [entries]: row of the panel; panel_depth is a row of zeros
+  const Bf16* values = nullptr;       // [entries / 32, share / 16, 16 rows, 32 entries]
+  const int32_t* order = nullptr;     // [rows]: as of a PanelView
+
+  int64_t first_row(int64_t cell) const {  // as of a PanelView
+    return cell / row_stride * share * row_stride + cell % row_stride;
+  }
+  Bf16 value(int64_t entry, int member) const {
+    return values[entry / 32 * 32 * share + member / 16 * 512 + member % 16 * 32 + entry % 32];
   }
 };
 
@@ -135,11 +168,13 @@ class PackedMatrix {
   ValueType value_type() const { return header_.value_type; }
   Pattern pattern() const { return Pattern(header_.keep, header_.group, header_.share); }
   bool ragged() const { return header_.ragged != 0; }
+  bool ordered() const { return header_.ordered != 0; }
   int64_t kept() const;    // values of the matrix, without those that only fill a cell or a slot
   double density() const;  // kept / all
 
   PanelView panel() const;    // Error unless layout() is kPanel
   StreamView stream() const;  // Error unless layout() is kStream
+  TileView tiles() const;     // Error unless layout() is kTile
 
  private:
   PackHeader header_;

@@ -4,6 +4,7 @@
 // group is full. Then each cell writes its entries where they belong. Cells are independent, so the
 // buffer does not depend on the number of threads.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <type_traits>
@@ -13,6 +14,7 @@
 #include "weft/core/bits.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
+#include "weft/mask/row_order.h"
 #include "weft/pack/group_check.h"
 #include "weft/pack/largest_of.h"
 #include "weft/pack/pack.h"
@@ -41,7 +43,8 @@ struct Weights {
 
 class PanelPacker : public PanelLayout {
  public:
-  using PanelLayout::PanelLayout;
+  PanelPacker(const PackHeader& header, const PanelOptions& options)
+      : PanelLayout(header), row_order_(options.row_order), rounded_(options.rounded) {}
 
   // The entries of the cells of one item, before the sum is taken.
   void count(const MaskRows& mask, int64_t item) {
@@ -64,8 +67,12 @@ class PanelPacker : public PanelLayout {
     std::byte* bytes = packed.mutable_bytes().data();
     auto* offsets = reinterpret_cast<uint16_t*>(bytes + parts.indices);
     if (header_.value_type == ValueType::kF32) {
-      fill_as(mask, weights, item, offsets, reinterpret_cast<float*>(bytes + parts.values),
-              [](float value) { return value; });
+      auto* values = reinterpret_cast<float*>(bytes + parts.values);
+      if (!rounded_) {
+        return fill_as(mask, weights, item, offsets, values, [](float value) { return value; });
+      }
+      fill_as(mask, weights, item, offsets, values,
+              [](float value) { return to_float(to_bf16(value)); });
     } else {
       fill_as(mask, weights, item, offsets, reinterpret_cast<uint16_t*>(bytes + parts.values),
               float_to_bf16);
@@ -127,15 +134,14 @@ class PanelPacker : public PanelLayout {
     const float* from = in_panel.data + rows.first_row * in_panel.row_step;
     const int64_t step = rows.stride * in_panel.row_step;
     // Of members that are there, and of all: constants for the patterns that train best.
-    const auto walk = [&](auto count, auto share) {
+    const auto walk = [&](auto count, auto share, auto weight) {
       uint16_t* offset = offsets + first;
       T* value = values + first * share;
       for_each_word(mask, rows.first_row, panel, [&](int64_t k, uint64_t bits) {
         for (; bits != 0; bits &= bits - 1) {
           const int64_t at = k + std::countr_zero(bits);
           *offset++ = static_cast<uint16_t>(at * line);
-          const float* entry = from + at * in_panel.depth_step;
-          for (int64_t m = 0; m < count; ++m) *value++ = convert(entry[m * step]);
+          for (int64_t m = 0; m < count; ++m) *value++ = convert(weight(m, at));
           // Past the last row nobody looks at the product.
           for (int64_t m = count; m < share; ++m) *value++ = T{};
         }
@@ -143,22 +149,47 @@ class PanelPacker : public PanelLayout {
     };
     constexpr std::integral_constant<int64_t, 1> kOne;
     constexpr std::integral_constant<int64_t, 2> kTwo;
-    if (header_.share == 1) return walk(kOne, kOne);
-    if (header_.share == 2 && rows.count == 2) return walk(kTwo, kTwo);
-    walk(rows.count, int64_t{header_.share});
+    if (!row_order_.empty()) {
+      std::array<const float*, Pattern::kMaxShare> members{};
+      for (int64_t m = 0; m < rows.count; ++m) {
+        const auto place = static_cast<size_t>(rows.first_row + m * rows.stride);
+        members[static_cast<size_t>(m)] = in_panel.data + row_order_[place] * in_panel.row_step;
+      }
+      return walk(rows.count, int64_t{header_.share},
+                  [&](int64_t m, int64_t at) { return members[static_cast<size_t>(m)][at]; });
+    }
+    const auto weight = [&](int64_t m, int64_t at) {
+      return from[at * in_panel.depth_step + m * step];
+    };
+    if (header_.share == 1) return walk(kOne, kOne, weight);
+    if (header_.share == 2 && rows.count == 2) return walk(kTwo, kTwo, weight);
+    walk(rows.count, int64_t{header_.share}, weight);
   }
+
+  std::span<const int64_t> row_order_;  // weights then lie row by row: depth_step is 1
+  bool rounded_;
 };
+
+void put_order(std::span<const int64_t> order, PackedMatrix& packed) {
+  auto* to = reinterpret_cast<int32_t*>(packed.mutable_bytes().data() +
+                                        sections_of(packed.header()).order);
+  for (const int64_t row : order) *to++ = static_cast<int32_t>(row);
+}
 
 // mask: [rows, depth] of the packed matrix, whichever way its weights lie.
 PackedMatrix pack_masked(const Weights& weights, const Mask& mask, const PanelOptions& options,
                          PackedMatrix reuse) {
   const PackHeader header = panel_header(mask.rows(), mask.cols(), options);
   if (!options.ragged) require_groups(mask, options.pattern, header.segment);
-  require_sharing(mask, options.pattern);
-  PanelPacker packer(header);
-  const MaskRows rows{mask};
+  require_row_order(options.row_order, mask.rows(), "row order of a pack");
+  Mask moved;
+  if (!options.row_order.empty()) moved = in_row_order(mask, options.row_order);
+  const MaskRows rows{options.row_order.empty() ? mask : moved};
+  require_sharing(rows.mask, options.pattern);
+  PanelPacker packer(header, options);
   parallel_for(packer.items(), [&](int64_t item) { packer.count(rows, item); });
   PackedMatrix packed = packer.allocate(std::move(reuse));
+  put_order(options.row_order, packed);
   parallel_for(packer.items(), [&](int64_t item) { packer.fill(rows, weights, item, packed); });
   return packed;
 }
@@ -179,6 +210,7 @@ PackedMatrix pack_panels(MatrixView<const float> w, const Mask& mask, const Pane
 PackedMatrix pack_panels_transposed(MatrixView<const float> w, const Mask& mask,
                                     const PanelOptions& options, PackedMatrix reuse) {
   check_sizes(w, mask);
+  WEFT_CHECK(options.row_order.empty(), "a transposed pack takes no order of its rows");
   // The mask alone is turned: one bit per weight.
   return pack_masked({w.data, 1, w.row_stride}, mask.transposed(), options, std::move(reuse));
 }
@@ -187,8 +219,9 @@ PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOpti
                                       PackedMatrix reuse) {
   WEFT_CHECK(!options.ragged, "by magnitude every row is {}: it cannot be ragged",
              options.pattern.str());
+  WEFT_CHECK(options.row_order.empty(), "a pack by magnitude takes no order of its rows");
   const PackHeader header = panel_header(w.rows, w.cols, options);
-  PanelPacker packer(header);
+  PanelPacker packer(header, options);
   // Every group will be full: if panels hold whole groups, the starts are known, and the mask of a
   // few rows at a time is enough.
   if (!packer.has_whole_groups()) {
@@ -213,6 +246,7 @@ void check_panel_contents(const PackedMatrix& packed) {
   WEFT_CHECK(view.starts[0] == 0 && view.starts[slots] == packed.header().entries,
              "packed matrix: its starts run from {} to {}, not from 0 to {}", view.starts[0],
              view.starts[slots], packed.header().entries);
+  check_row_order(view.order, view.rows);
   Mask mask(view.cells, view.depth);
   for (int64_t s = 0; s < slots; ++s) {
     WEFT_CHECK(

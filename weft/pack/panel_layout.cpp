@@ -21,6 +21,7 @@ PackHeader panel_header(int64_t rows, int64_t depth, const PanelOptions& options
   h.rows = rows;
   h.depth = depth;
   h.segment = options.segment == 0 ? depth : options.segment;
+  h.ordered = options.row_order.empty() ? 0 : 1;
   sections_of(h);  // throws what is impossible, before anything is counted
   return h;
 }

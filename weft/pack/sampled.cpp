@@ -4,8 +4,10 @@
 // keeps slot by slot, all cells side by side; a pack has it cell by cell. As every group is full, a
 // cell goes on where the last tile left it.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "weft/core/bf16.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/estimate/kept_sample.h"
@@ -226,7 +228,7 @@ void check_gradient(const Gradient& g, const SampleOptions& options) {
 std::span<float> values_of(PackedMatrix& packed) {
   const PackSections parts = sections_of(packed.header());
   return {reinterpret_cast<float*>(packed.mutable_bytes().data() + parts.values),
-          (parts.end - parts.values) / sizeof(float)};
+          (parts.values_end - parts.values) / sizeof(float)};
 }
 
 }  // namespace
@@ -267,6 +269,48 @@ void round_packed_to_fp8(std::span<PackedMatrix> packed, Fp8 format) {
   }
   const float scale = fp8_scale(maximum, format);
   for (PackedMatrix& one : packed) round_to_fp8(values_of(one), format, scale, values_of(one));
+}
+
+namespace {
+
+// From the first to the last: what is written lies before what is still to be read.
+void narrow_values(PackedMatrix& packed) {
+  PackHeader header = packed.header();
+  header.value_type = ValueType::kBf16;
+  const size_t count = values_of(packed).size();
+  packed = PackedMatrix::allocate(header, std::move(packed));  // smaller: all but the header stays
+  std::byte* values = packed.mutable_bytes().data() + sections_of(header).values;
+  constexpr size_t kAtOnce = 64;
+  float wide[kAtOnce];
+  Bf16 narrow[kAtOnce];
+  for (size_t i = 0; i < count; i += kAtOnce) {
+    const size_t some = std::min(kAtOnce, count - i);
+    std::memcpy(wide, values + i * sizeof(float), some * sizeof(float));
+    for (size_t k = 0; k < some; ++k) narrow[k] = to_bf16(wide[k]);
+    std::memcpy(values + i * sizeof(Bf16), narrow, some * sizeof(Bf16));
+  }
+}
+
+void round_values(std::span<float> values) {
+  constexpr int64_t kAtOnce = 1 << 16;
+  const auto size = static_cast<int64_t>(values.size());
+  parallel_for((size + kAtOnce - 1) / kAtOnce, [&](int64_t part) {
+    const int64_t end = std::min(size, (part + 1) * kAtOnce);
+    for (int64_t i = part * kAtOnce; i < end; ++i) {
+      values[static_cast<size_t>(i)] = to_float(to_bf16(values[static_cast<size_t>(i)]));
+    }
+  });
+}
+
+}  // namespace
+
+void round_packed_to_bf16(std::span<PackedMatrix> packed, ValueType kept_as) {
+  for (PackedMatrix& one : packed) {
+    WEFT_CHECK(
+        one.layout() == PackLayout::kPanel && one.value_type() == ValueType::kF32 && !one.ordered(),
+        "only panel packs of floats, with rows as they lie, are rounded to bf16");
+    kept_as == ValueType::kF32 ? round_values(values_of(one)) : narrow_values(one);
+  }
 }
 
 }  // namespace weft

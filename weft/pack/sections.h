@@ -7,11 +7,13 @@ namespace weft {
 
 // Byte offsets from the beginning of the buffer; every part begins on a cache line.
 struct PackSections {
-  size_t starts = 0;  // panel only
+  size_t starts = 0;  // panel and tile
   size_t starts_end = 0;
-  size_t indices = 0;  // offsets (panel) or indices (stream)
+  size_t indices = 0;  // offsets (panel, tile) or indices (stream)
   size_t indices_end = 0;
   size_t values = 0;
+  size_t values_end = 0;
+  size_t order = 0;  // panel and tile, if the header says so
   size_t end = 0;
 };
 
@@ -34,5 +36,8 @@ PackHeader stream_header(int64_t rows, int64_t depth, const Pattern& pattern, Va
 // Throws Error unless the parts of a buffer from outside agree with its header.
 void check_panel_contents(const PackedMatrix& packed);
 void check_stream_contents(const PackedMatrix& packed);
+void check_tile_contents(const PackedMatrix& packed);
+// order: null, or [rows].
+void check_row_order(const int32_t* order, int64_t rows);
 
 }  // namespace weft

@@ -15,11 +15,23 @@ float value_at(const PanelView& view, int64_t i) {
              : bf16_to_float(static_cast<const uint16_t*>(view.values)[i]);
 }
 
-// Rows of a cell that exist.
-int64_t members(const PanelView& view, int64_t cell) {
+// Rows of a cell that exist, in panels or in tiles.
+template <typename View>
+int64_t members(const View& view, int64_t cell) {
   const int64_t first = view.first_row(cell);
   if (first >= view.rows) return 0;
   return std::min<int64_t>(view.share, (view.rows - 1 - first) / view.row_stride + 1);
+}
+
+// Calls body(cell, depth, entry) for entries that do not only fill a tile.
+template <typename Body>
+void for_each_tile_entry(const TileView& view, Body body) {
+  for (int64_t s = 0; s < view.panels * view.cells; ++s) {
+    for (int64_t e = view.starts[s]; e < view.starts[s + 1]; ++e) {
+      if (view.offsets[e] == view.panel_depth) continue;
+      body(s % view.cells, s / view.cells * view.panel_depth + view.offsets[e], e);
+    }
+  }
 }
 
 void unpack_panels(const PanelView& view, Unpacked& result) {
@@ -32,12 +44,25 @@ void unpack_panels(const PanelView& view, Unpacked& result) {
       for (int64_t e = start[0]; e < start[1]; ++e) {
         const int64_t k = p * view.tile.depth + view.offsets[e] / line;
         for (int64_t m = 0; m < rows; ++m) {
-          const int64_t row = view.first_row(cell) + m * view.row_stride;
+          const int64_t place = view.first_row(cell) + m * view.row_stride;
+          const int64_t row = view.order == nullptr ? place : view.order[place];
           result.values[static_cast<size_t>(row * view.depth + k)] =
               value_at(view, e * view.share + m);
           result.mask.set(row, k, true);
         }
       }
+    }
+  });
+}
+
+void unpack_tiles(const TileView& view, Unpacked& result) {
+  for_each_tile_entry(view, [&](int64_t cell, int64_t k, int64_t e) {
+    for (int64_t m = 0; m < members(view, cell); ++m) {
+      const int64_t place = view.first_row(cell) + m * view.row_stride;
+      const int64_t row = view.order == nullptr ? place : view.order[place];
+      result.values[static_cast<size_t>(row * view.depth + k)] =
+          to_float(view.value(e, static_cast<int>(m)));
+      result.mask.set(row, k, true);
     }
   });
 }
@@ -81,16 +106,21 @@ void unpack_stream(const StreamView& view, Unpacked& result) {
 Unpacked unpack(const PackedMatrix& packed) {
   Unpacked result{std::vector<float>(static_cast<size_t>(packed.rows() * packed.depth()), 0.0f),
                   Mask(packed.rows(), packed.depth())};
-  if (packed.layout() == PackLayout::kPanel) {
-    unpack_panels(packed.panel(), result);
-  } else {
-    unpack_stream(packed.stream(), result);
+  switch (packed.layout()) {
+    case PackLayout::kPanel: unpack_panels(packed.panel(), result); break;
+    case PackLayout::kStream: unpack_stream(packed.stream(), result); break;
+    case PackLayout::kTile: unpack_tiles(packed.tiles(), result); break;
   }
   return result;
 }
 
 int64_t PackedMatrix::kept() const {
   int64_t kept = 0;
+  if (layout() == PackLayout::kTile) {
+    const TileView view = tiles();
+    for_each_tile_entry(view, [&](int64_t cell, int64_t, int64_t) { kept += members(view, cell); });
+    return kept;
+  }
   if (layout() == PackLayout::kPanel) {
     const PanelView view = panel();
     for (int64_t p = 0; p < view.panels; ++p) {
