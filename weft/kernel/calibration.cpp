@@ -17,6 +17,8 @@
 #include "weft/core/text.h"
 #include "weft/core/version.h"
 #include "weft/kernel/synthetic.h"
+#include "weft/kernel/tile_unit.h"
+#include "weft/pack/tiles.h"
 
 namespace weft {
 namespace {
@@ -57,18 +59,26 @@ ProductTimes take_turns(Synthetic product) {
   const auto repeats = [&](double once) {
     return static_cast<int>(std::clamp(kSampleMs / std::max(once, 1e-6), 1.0, 1000.0));
   };
+  const bool has_sparse = product.has_sparse();
   product.run_dense();  // the first call of either sets up more than it computes
-  product.run_sparse();
+  if (has_sparse) product.run_sparse();
   const double dense_once = time_ms(1, [&] { product.run_dense(); });
-  const double sparse_once = time_ms(1, [&] { product.run_sparse(); });
+  const double sparse_once = has_sparse ? time_ms(1, [&] { product.run_sparse(); }) : 0.0;
   const int samples = dense_once + sparse_once > 100.0 ? 3 : 7;
-  std::vector<double> dense, sparse, pack;
+  std::vector<double> dense, sparse, pack, dense_pack;
   for (int i = 0; i < samples; ++i) {
     dense.push_back(time_ms(repeats(dense_once), [&] { product.run_dense(); }));
+    dense_pack.push_back(time_ms(1, [&] { product.pack_dense(); }));
+    if (!has_sparse) continue;
     sparse.push_back(time_ms(repeats(sparse_once), [&] { product.run_sparse(); }));
     pack.push_back(time_ms(1, [&] { product.pack(); }));
   }
-  return {median(dense), median(sparse), median(pack)};
+  ProductTimes times{median(dense), ProductTimes::kNever, 0.0, median(dense_pack)};
+  if (has_sparse) {
+    times.sparse = median(sparse);
+    times.pack = median(pack);
+  }
+  return times;
 }
 
 // Which CPU, as the system calls it.
@@ -136,8 +146,27 @@ Product product_of(ProductKind kind) {
   }
 }
 
-ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern) {
-  return take_turns(SyntheticProduct(kind, shape, pattern));
+std::string Arithmetic::str() const {
+  if (storage == Precision::kFp32) return "fp32";
+  if (compute == Compute::kFp32) return "bf16 in fp32";
+  return fmt::format("bf16 on {}", tile_unit_name(tile_unit()));
+}
+
+std::vector<Arithmetic> arithmetics(Precision storage) {
+  std::vector<Arithmetic> found = {{storage, Compute::kFp32}};
+  const bool tiles = storage == Precision::kBf16 && tile_unit() != TileUnit::kNone;
+  if (tiles) found.push_back({storage, Compute::kBf16});
+  return found;
+}
+
+bool has_tile_product(ProductKind kind, const Pattern& pattern) {
+  return kind != ProductKind::kBackwardWeightMasked && kind != ProductKind::kBackwardDataRagged &&
+         fills_tiles(pattern);
+}
+
+ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                             const Arithmetic& arithmetic) {
+  return take_turns(SyntheticProduct(kind, shape, pattern, arithmetic));
 }
 ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern) {
   check_measurable(shape);
@@ -169,28 +198,38 @@ std::filesystem::path default_calibration_path() {
 
 Calibration::Calibration(std::filesystem::path path) : path_(std::move(path)) { load(); }
 
-template <typename Shape>
-ProductTimes Calibration::measured(ProductKind kind, const Shape& shape,
-                                   const std::string& shape_text, const Pattern& pattern) {
+namespace {
+
+std::string key_of(ProductKind kind, const Pattern& pattern, const std::string& shape,
+                   const Arithmetic& arithmetic) {
   const std::string key = fmt::format("{}/{}/{}/{}/{}", current_isa(), threads(), kind_name(kind),
-                                      pattern.str(), shape_text);
+                                      pattern.str(), shape);
+  return arithmetic == Arithmetic() ? key : key + "/" + arithmetic.str();
+}
+
+}  // namespace
+
+template <typename Measure>
+ProductTimes Calibration::measured(const std::string& key, Measure measure) {
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
-  const ProductTimes times = measure_product(kind, shape, pattern);
+  const ProductTimes times = measure();
   known_.emplace(key, times);
   save();
   return times;
 }
 
-ProductTimes Calibration::measure(ProductKind kind, const LayerShape& shape,
-                                  const Pattern& pattern) {
+ProductTimes Calibration::measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                                  const Arithmetic& arithmetic) {
   shape.check();
-  return measured(kind, shape, shape.str(), pattern);
+  return measured(key_of(kind, pattern, shape.str(), arithmetic),
+                  [&] { return measure_product(kind, shape, pattern, arithmetic); });
 }
 ProductTimes Calibration::measure(ProductKind kind, const ConvShape& shape,
                                   const Pattern& pattern) {
   check_measurable(shape);
-  return measured(kind, shape, shape.spec(), pattern);
+  return measured(key_of(kind, pattern, shape.spec(), {}),
+                  [&] { return measure_product(kind, shape, pattern); });
 }
 
 bool Calibration::covers(const LayerShape& shape) {
@@ -204,14 +243,17 @@ bool Calibration::covers(const LayerShape& shape) {
 
 // Cost per flop (per weight, for packing) is linear between the shapes of the model in the
 // logarithm of their size, and constant beyond them.
-ProductTimes Calibration::predict(ProductKind kind, const LayerShape& shape,
-                                  const Pattern& pattern) {
+ProductTimes Calibration::predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                                  const Arithmetic& arithmetic) {
   shape.check();
+  bool has_sparse = true;
   const auto cost = [&](size_t i) -> ProductTimes {
     const LayerShape& model = kModelShapes[i];
-    const ProductTimes times = measure(kind, model, pattern);
-    return {times.dense / model.flops(), times.sparse / model.flops(),
-            times.pack / weights_packed(kind, model)};
+    const ProductTimes times = measure(kind, model, pattern, arithmetic);
+    has_sparse = times.has_sparse();
+    const double weights = weights_packed(kind, model);
+    return {times.dense / model.flops(), times.sparse / model.flops(), times.pack / weights,
+            times.dense_pack / weights};
   };
   size_t upper = 0;
   while (upper < kModelShapes.size() && kModelShapes[upper].flops() < shape.flops()) ++upper;
@@ -221,9 +263,11 @@ ProductTimes Calibration::predict(ProductKind kind, const LayerShape& shape,
   const double span = std::log(kModelShapes[high].flops() / kModelShapes[low].flops());
   const double at = span == 0.0 ? 0.0 : std::log(shape.flops() / kModelShapes[low].flops()) / span;
   const auto between = [&](double a, double b) { return a + (b - a) * at; };
+  const double weights = weights_packed(kind, shape);
   return {between(below.dense, above.dense) * shape.flops(),
-          between(below.sparse, above.sparse) * shape.flops(),
-          between(below.pack, above.pack) * weights_packed(kind, shape)};
+          has_sparse ? between(below.sparse, above.sparse) * shape.flops() : ProductTimes::kNever,
+          between(below.pack, above.pack) * weights,
+          between(below.dense_pack, above.dense_pack) * weights};
 }
 
 void Calibration::load() {
@@ -237,19 +281,23 @@ void Calibration::load() {
   };
   if (!has("weft", kVersion) || !has("cpu", cpu_name()) || !root.contains("ms")) return;
   for (const auto& [key, value] : root["ms"].members()) {
-    const bool three_times = value.is_array() && value.size() == 3 &&
-                             std::all_of(value.begin(), value.end(), [](const Json& v) {
-                               return v.is_number() && v.get<double>() > 0.0;
-                             });
-    if (!three_times) continue;
-    known_[key] = {value[0].get<double>(), value[1].get<double>(), value[2].get<double>()};
+    const bool four_times = value.is_array() && value.size() == 4 &&
+                            std::all_of(value.begin(), value.end(), [](const Json& v) {
+                              return v.is_number() && v.get<double>() >= 0.0;
+                            });
+    if (!four_times) continue;
+    const ProductTimes times{value[0].get<double>(), value[1].get<double>(), value[2].get<double>(),
+                             value[3].get<double>()};
+    if (times.dense > 0.0 && times.sparse > 0.0) known_[key] = times;
   }
 }
 
 void Calibration::save() const {
   if (path_.empty()) return;
   Json ms = Json::object();
-  for (const auto& [key, times] : known_) ms.append(key, {times.dense, times.sparse, times.pack});
+  for (const auto& [key, times] : known_) {
+    ms.append(key, {times.dense, times.sparse, times.pack, times.dense_pack});
+  }
   const std::string text = Json{{"cpu", cpu_name()}, {"ms", ms}, {"weft", kVersion}}.dump(1) + "\n";
   try {
     std::filesystem::create_directories(path_.parent_path());

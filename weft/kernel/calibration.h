@@ -2,10 +2,10 @@
 // Layers are predicted from a few shapes; a convolution is measured as it is, for there is no
 // telling one from another.
 //
-// Times depend on the CPU, the instruction set, the number of threads, the kind of product and the
-// pattern. They are kept in one JSON file in the user's cache directory, which is forgotten when
-// weft's version or the CPU changes. A file that cannot be read or written is no error: everything
-// is measured again.
+// Times depend on the CPU, the instruction set, the number of threads, the kind of product, the
+// pattern and the numbers. They are kept in one JSON file in the user's cache directory, which is
+// forgotten when weft's version or the CPU changes. A file that cannot be read or written is no
+// error: everything is measured again.
 #pragma once
 
 #include <array>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "weft/core/pattern.h"
+#include "weft/core/precision.h"
 #include "weft/kernel/conv_shape.h"
 #include "weft/kernel/kernels.h"
 
@@ -56,18 +57,39 @@ inline constexpr std::array kPackedKinds = {ProductKind::kForward, ProductKind::
 std::string_view kind_name(ProductKind kind);
 Product product_of(ProductKind kind);
 
+// In which numbers operands are kept, and in which they are multiplied.
+struct Arithmetic {
+  Precision storage = Precision::kFp32;
+  Compute compute = Compute::kFp32;  // bf16 only of bf16, and on a tile unit
+
+  std::string str() const;  // "fp32", "bf16 in fp32", "bf16 on amx"
+  friend bool operator==(const Arithmetic&, const Arithmetic&) = default;
+};
+// What this CPU can multiply operands of a precision in; fp32 first.
+std::vector<Arithmetic> arithmetics(Precision storage);
+// Whether a tile unit multiplies a sparse operand of this kind and pattern; of dense ones it takes
+// all.
+bool has_tile_product(ProductKind kind, const Pattern& pattern);
+
 // In milliseconds.
 struct ProductTimes {
+  // Of a product that there is not: tiles of a pattern that does not fill them, and what keeps all.
+  static constexpr double kNever = 1e30;
+
   double dense = 0.0;
   double sparse = 0.0;  // without packing the sparse operand
   double pack = 0.0;  // the sparse operand, from weights and mask; or the kept entries, from a mask
+  double dense_pack = 0.0;  // the dense operand, where it is packed once for several products
+
+  bool has_sparse() const { return sparse < kNever; }
 };
 
 // The shapes on which predictions stand.
 std::span<const LayerShape> model_shapes();
 
 // Times both paths, taking turns; medians.
-ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
+ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                             const Arithmetic& arithmetic = {});
 ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
 
 // Error unless there is an image, and no tensor of the convolution, nor the columns of an image,
@@ -86,20 +108,23 @@ class Calibration {
   // token or eight inputs is another matter.
   static bool covers(const LayerShape& shape);
   // Interpolated between measured shapes, which are measured now if they are not known.
-  ProductTimes predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
+  ProductTimes predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                       const Arithmetic& arithmetic = {});
   // At the shape itself, measured now if it is not known.
-  ProductTimes measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern);
+  ProductTimes measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                       const Arithmetic& arithmetic = {});
   ProductTimes measure(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
 
  private:
-  template <typename Shape>
-  ProductTimes measured(ProductKind kind, const Shape& shape, const std::string& shape_text,
-                        const Pattern& pattern);
+  // The times under this key, or those that `measure` finds.
+  template <typename Measure>
+  ProductTimes measured(const std::string& key, Measure measure);
   void load();
   void save() const;
 
   std::filesystem::path path_;
-  // "<isa>/<threads>/<kind>/<pattern>/<shape>", the shape as LayerShape::str() or ConvShape::spec()
+  // "<isa>/<threads>/<kind>/<pattern>/<shape>", the shape as LayerShape::str() or
+  // ConvShape::spec(), and "/<arithmetic>" unless that is fp32
   std::map<std::string, ProductTimes> known_;
 };
 

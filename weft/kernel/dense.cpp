@@ -6,6 +6,7 @@
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/kernel/onednn.h"
+#include "weft/kernel/operand_check.h"
 
 namespace weft {
 namespace {
@@ -165,10 +166,6 @@ void check_matrix(const char* product, const char* name, MatrixView<T> matrix, i
              product, name, rows, cols, matrix.row_stride, cols);
   WEFT_CHECK(matrix.data != nullptr || rows == 0 || cols == 0, "{}: {} is {} x {} at null", product,
              name, rows, cols);
-}
-
-void check_beta(const char* product, float beta) {
-  WEFT_CHECK(beta == 0 || beta == 1, "{}: beta is {}, accepted is 0 or 1", product, beta);
 }
 
 }  // namespace

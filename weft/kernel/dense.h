@@ -12,25 +12,47 @@
 // product on one thread: so the result does not depend on the number of threads, as that of
 // oneDNN's own threads does. It does depend on the instruction set, in the last bits.
 //
+// bf16 operands: their products are exact in fp32, and so is how sums are kept; y and dx are
+// rounded to the nearest bf16 once, at the end; dw is fp32. Operands are expanded 1024 tokens at a
+// time, w as a whole, into memory that the calling thread keeps.
+//
 // Cost: 2·tokens·ins·outs flops at the speed of oneDNN's sgemm. Allocates at most 0.6 MB per thread
 // (or a row of a block, if that is more) besides what oneDNN does.
 #pragma once
 
 #include <string>
 
+#include "weft/core/bf16.h"
 #include "weft/core/matrix_view.h"
+#include "weft/pack/dense_tiles.h"
 
 namespace weft {
 
 void dense_forward(MatrixView<const float> x, MatrixView<const float> w,
                    const float* bias,  // [outs], or null for none
                    float beta, MatrixView<float> y);
+void dense_forward(MatrixView<const Bf16> x, MatrixView<const Bf16> w, const float* bias,
+                   float beta, MatrixView<Bf16> y);
 
 void dense_backward_data(MatrixView<const float> g, MatrixView<const float> w, float beta,
                          MatrixView<float> dx);
+void dense_backward_data(MatrixView<const Bf16> g, MatrixView<const Bf16> w, float beta,
+                         MatrixView<Bf16> dx);
 
 void dense_backward_weight(MatrixView<const float> g, MatrixView<const float> x, float beta,
                            MatrixView<float> dw);
+void dense_backward_weight(MatrixView<const Bf16> g, MatrixView<const Bf16> x, float beta,
+                           MatrixView<float> dw);
+
+// The same of bf16 operands on a tile unit (tile_unit.h; Error without one), in bf16 arithmetic
+// with sums in fp32. The weights are packed once: forward `w.pack(W, true)`, backward `w.pack(W,
+// false)`. The gradient of the weights packs both operands in every call.
+void dense_forward(MatrixView<const Bf16> x, const DenseTiles& w, const float* bias, float beta,
+                   MatrixView<Bf16> y);
+void dense_backward_data(MatrixView<const Bf16> g, const DenseTiles& w, float beta,
+                         MatrixView<Bf16> dx);
+void dense_backward_weight_on_tiles(MatrixView<const Bf16> g, MatrixView<const Bf16> x, float beta,
+                                    MatrixView<float> dw);
 
 // The instruction set of the dense path: the one that weft ran on when it was first used, because
 // oneDNN can be told only once per process. sse4 is the least.

@@ -12,10 +12,14 @@
 // oneDNN on one thread, so that the result does not depend on the number of threads: whole images,
 // or, for dw, whose reduction runs over images, blocks of output channels.
 //
+// bf16 tensors are expanded to fp32, and results rounded to the nearest bf16 once, at the end; dw
+// is fp32. The copies are as large as the tensors, in memory that the calling thread keeps.
+//
 // Cost: shape.flops() at the speed of oneDNN's convolutions, and copies of the tensors into the
 // layouts that these want. Primitives are kept, at most 256 of them, for shapes that come again.
 #pragma once
 
+#include "weft/core/bf16.h"
 #include "weft/kernel/conv_shape.h"
 
 namespace weft {
@@ -23,11 +27,17 @@ namespace weft {
 void dense_conv_forward(const ConvShape& shape, const float* x, const float* w,
                         const float* bias,  // [outs], or null for none
                         float beta, float* y);
+void dense_conv_forward(const ConvShape& shape, const Bf16* x, const Bf16* w, const float* bias,
+                        float beta, Bf16* y);
 
 void dense_conv_backward_data(const ConvShape& shape, const float* g, const float* w, float beta,
                               float* dx);
+void dense_conv_backward_data(const ConvShape& shape, const Bf16* g, const Bf16* w, float beta,
+                              Bf16* dx);
 
 void dense_conv_backward_weight(const ConvShape& shape, const float* g, const float* x, float beta,
+                                float* dw);
+void dense_conv_backward_weight(const ConvShape& shape, const Bf16* g, const Bf16* x, float beta,
                                 float* dw);
 
 }  // namespace weft

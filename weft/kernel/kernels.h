@@ -10,9 +10,12 @@
 #include <array>
 #include <span>
 #include <string_view>
+#include <variant>
 
+#include "weft/core/bf16.h"
 #include "weft/core/matrix_view.h"
 #include "weft/kernel/masked_weight.h"
+#include "weft/pack/dense_tiles.h"
 #include "weft/pack/packed_matrix.h"
 
 namespace weft {
@@ -22,20 +25,27 @@ inline constexpr std::array kProducts = {Product::kForward, Product::kBackwardDa
                                          Product::kBackwardWeight};
 std::string_view product_name(Product product);  // "fwd", "bwd_x", "bwd_w"
 
-// In which numbers a kernel multiplies.
-enum class Compute : uint8_t { kFp32 };
-std::string_view compute_name(Compute compute);  // "fp32"
+// In which numbers a kernel multiplies. In fp32 it takes operands that are kept in fp32 or in bf16;
+// in bf16, on a tile unit (tile_unit.h), only the latter. Sums are fp32 in either.
+enum class Compute : uint8_t { kFp32, kBf16 };
+std::string_view compute_name(Compute compute);  // "fp32", "bf16"
 
-// One product. The operand is dense or packed; the activations and the result are row-major.
+// Numbers of either type, row-major.
+using AnyMatrix = std::variant<MatrixView<const float>, MatrixView<const Bf16>>;
+using AnyResult = std::variant<MatrixView<float>, MatrixView<Bf16>>;
+
+// One product. The operand is dense or packed. The result has the type of the activations; the
+// gradient of weights is fp32 always.
 struct LinearCall {
   Product product = Product::kForward;
-  MatrixView<const float> activations;
+  AnyMatrix activations;
   const PackedMatrix* packed = nullptr;  // null: the operand is dense
-  MatrixView<const float> dense;
+  const DenseTiles* tiles = nullptr;     // dense, and packed for a tile unit; null: it is not
+  AnyMatrix dense;
   const KeptEntries* kept = nullptr;  // backward weight from dense operands: only these entries
   const float* bias = nullptr;        // forward only: [outs]
   float beta = 0.0f;                  // 0 or 1
-  MatrixView<float> result;
+  AnyResult result;
 };
 
 struct Kernel {

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "weft/core/bf16.h"
 #include "weft/core/mask.h"
 #include "weft/core/matrix_view.h"
 #include "weft/core/pattern.h"
@@ -59,6 +60,9 @@ class KeptEntries {
 
 // beta is 0 (dw is only written) or 1.
 void masked_backward_weight(MatrixView<const float> g, MatrixView<const float> x,
+                            const KeptEntries& kept, float beta, MatrixView<float> dw);
+// bf16 operands are expanded to fp32, into memory that the calling thread keeps.
+void masked_backward_weight(MatrixView<const Bf16> g, MatrixView<const Bf16> x,
                             const KeptEntries& kept, float beta, MatrixView<float> dw);
 
 }  // namespace weft

@@ -3,6 +3,8 @@
 #include "weft/core/error.h"
 #include "weft/core/json.h"
 #include "weft/core/text.h"
+#include "weft/kernel/tile_unit.h"
+#include "weft/pack/tiles.h"
 
 namespace weft {
 namespace {
@@ -38,20 +40,78 @@ double packs_per_product(int products_per_pack, ProductKind kind) {
   return products_per_pack == 0 ? 0.0 : 1.0 / products_per_pack;
 }
 
-double ratio(const ProductTimes& times, double packs) {
-  return times.dense / (times.sparse + packs * times.pack);
+// All arithmetics of one product against each other.
+class Contestants {
+ public:
+  explicit Contestants(double packs) : packs_(packs) {}
+
+  void add(Compute compute, const ProductTimes& times) {
+    const double dense = times.dense + packs_ * times.dense_pack;
+    const double sparse = times.sparse + packs_ * times.pack;
+    const bool close = !first_ && (is_close(dense, contest_.dense_ms) ||
+                                   (times.has_sparse() && is_close(sparse, contest_.sparse_ms)));
+    clear_ = clear_ && !close;
+    if (first_ || dense < contest_.dense_ms) {
+      contest_.dense = compute;
+      contest_.dense_ms = dense;
+      best_.dense = times.dense;
+      best_.dense_pack = times.dense_pack;
+    }
+    if (first_ || sparse < contest_.sparse_ms) {
+      contest_.sparse = compute;
+      contest_.sparse_ms = sparse;
+      best_.sparse = times.sparse;
+      best_.pack = times.pack;
+    }
+    first_ = false;
+  }
+
+  const Contest& contest() const { return contest_; }
+  const ProductTimes& best() const { return best_; }
+  // Neither dense and sparse nor two arithmetics are so near that a model should not decide.
+  bool clear() const { return clear_ && !is_close(contest_.dense_ms, contest_.sparse_ms); }
+
+ private:
+  static bool is_close(double a, double b) { return a < kClear * b && b < kClear * a; }
+
+  double packs_;
+  bool first_ = true;
+  bool clear_ = true;
+  Contest contest_;
+  ProductTimes best_;
+};
+
+// What a plan says of the arithmetic of bf16 numbers.
+std::string arithmetic_note(Precision precision, Compute compute) {
+  if (precision == Precision::kFp32) return "";
+  if (compute == Compute::kBf16) return fmt::format("bf16 on {}", tile_unit_name(tile_unit()));
+  return fmt::format("bf16 in fp32 arithmetic{}",
+                     tile_unit() == TileUnit::kNone ? ": " + tile_unit_lacks() : "");
 }
 
-Choice parse_choice(const Json& value) {
-  WEFT_CHECK(value == "dense" || value == "sparse",
-             "saved plan: a choice is neither 'dense' nor 'sparse'");
-  return value == "dense" ? Choice::kDense : Choice::kSparse;
+Precision precision_of(const PlanRequest& request) { return request.precision; }
+Precision precision_of(const ConvRequest&) { return Precision::kFp32; }
+
+void restore_choice(const Json& value, ProductPlan& plan) {
+  for (const Choice choice : {Choice::kDense, Choice::kSparse}) {
+    for (const Compute compute : {Compute::kFp32, Compute::kBf16}) {
+      plan.choice = choice;
+      plan.compute = compute;
+      plan.reason = "saved";
+      if (value == path_text(choice, compute)) return;
+    }
+  }
+  throw Error("saved plan: a choice is neither 'dense' nor 'sparse', nor either with ' bf16'");
 }
 
 }  // namespace
 
 std::string_view choice_name(Choice choice) {
   return choice == Choice::kDense ? "dense" : "sparse";
+}
+
+std::string path_text(Choice choice, Compute compute) {
+  return fmt::format("{}{}", choice_name(choice), compute == Compute::kBf16 ? " bf16" : "");
 }
 
 PlanMode parse_plan_mode(std::string_view text) {
@@ -64,45 +124,72 @@ PlanMode parse_plan_mode(std::string_view text) {
 Planner::Planner(PlanMode mode, std::filesystem::path cache)
     : mode_(mode), calibration_(std::move(cache)) {}
 
-void Planner::time(const PlanRequest& request, double packs, ProductPlan& plan) {
-  const bool covered = Calibration::covers(request.shape);
-  if (covered) {
-    plan.predicted = calibration_.predict(plan.kind, request.shape, request.pattern);
-    plan.times = *plan.predicted;
-    const double found = ratio(plan.times, packs);
-    if (found >= kClear || found <= 1.0 / kClear) return;
+Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& plan) {
+  const std::vector<Arithmetic> all = arithmetics(request.precision);
+  if (Calibration::covers(request.shape)) {
+    Contestants predicted(packs);
+    for (const Arithmetic& one : all) {
+      predicted.add(one.compute,
+                    calibration_.predict(plan.kind, request.shape, request.pattern, one));
+    }
+    plan.predicted = plan.times = predicted.best();
+    if (predicted.clear()) return predicted.contest();
   }
-  plan.times = calibration_.measure(plan.kind, request.shape, request.pattern);
+  Contestants measured(packs);
+  for (const Arithmetic& one : all) {
+    measured.add(one.compute, calibration_.measure(plan.kind, request.shape, request.pattern, one));
+  }
+  plan.times = measured.best();
   plan.measured = true;
+  return measured.contest();
 }
 
-void Planner::time(const ConvRequest& request, double, ProductPlan& plan) {
-  plan.times = calibration_.measure(plan.kind, request.conv, request.pattern);
+Contest Planner::time(const ConvRequest& request, double packs, ProductPlan& plan) {
+  Contestants measured(packs);
+  measured.add(Compute::kFp32, calibration_.measure(plan.kind, request.conv, request.pattern));
+  plan.times = measured.best();
   plan.measured = true;
+  return measured.contest();
 }
 
 template <typename Request>
 ProductPlan Planner::decide(const Request& request, Product product) {
+  const Precision precision = precision_of(request);
   ProductPlan plan;
   plan.kind = kind_of(request, product);
-  if (request.pattern.keep() == request.pattern.group()) {
-    plan.choice = Choice::kDense;
-    plan.reason = "nothing is pruned";
-    return plan;
+  const bool nothing_pruned = request.pattern.keep() == request.pattern.group();
+  const bool forced = nothing_pruned || mode_ != PlanMode::kAuto;
+  if (forced) {
+    const bool sparse = !nothing_pruned && mode_ == PlanMode::kSparse;
+    plan.choice = sparse ? Choice::kSparse : Choice::kDense;
+    plan.compute = forced_compute(request, plan);
+    plan.reason = nothing_pruned ? "nothing is pruned" : "asked for";
+  } else {
+    const double packs = packs_per_product(request.products_per_pack, plan.kind);
+    const Contest contest = time(request, packs, plan);
+    const bool sparse = contest.ratio() > kSparseMargin;
+    plan.choice = sparse ? Choice::kSparse : Choice::kDense;
+    plan.compute = sparse ? contest.sparse : contest.dense;
+    plan.reason =
+        fmt::format("{}: dense / (sparse{}) = {:.2f}", plan.measured ? "measured" : "predicted",
+                    packs > 0 ? " + packing" : "", contest.ratio());
   }
-  if (mode_ != PlanMode::kAuto) {
-    plan.choice = mode_ == PlanMode::kDense ? Choice::kDense : Choice::kSparse;
-    plan.reason = "asked for";
-    return plan;
-  }
-  const double packs = packs_per_product(request.products_per_pack, plan.kind);
-  time(request, packs, plan);
-  const double found = ratio(plan.times, packs);
-  plan.choice = found > kSparseMargin ? Choice::kSparse : Choice::kDense;
-  plan.reason =
-      fmt::format("{}: dense / (sparse{}) = {:.2f}", plan.measured ? "measured" : "predicted",
-                  packs > 0 ? " + packing" : "", found);
+  plan.arithmetic = arithmetic_note(precision, plan.compute);
   return plan;
+}
+
+// Dense or sparse has been decided; AMX is taken without measuring, and so is what was asked for
+// (the emulated unit). AVX512-BF16 need not be faster than fp32.
+template <typename Request>
+Compute Planner::forced_compute(const Request& request, const ProductPlan& plan) {
+  const bool sparse = plan.choice == Choice::kSparse;
+  if (arithmetics(precision_of(request)).size() == 1) return Compute::kFp32;
+  if (sparse && !has_tile_product(plan.kind, request.pattern)) return Compute::kFp32;
+  if (tile_unit() != TileUnit::kAvx512Bf16) return Compute::kBf16;
+  ProductPlan timed = plan;
+  const double packs = packs_per_product(request.products_per_pack, plan.kind);
+  const Contest contest = time(request, packs, timed);
+  return sparse ? contest.sparse : contest.dense;
 }
 
 template <typename Request>
@@ -111,13 +198,18 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
              request.products_per_pack);
   // Not the threads: a run is repeated with other threads too.
   const std::string key =
-      fmt::format("{}/{}{}{}/{}", shape, request.pattern.str(), request.transposable ? "T" : "",
-                  masked_gradient(request) ? "M" : "", request.products_per_pack);
+      fmt::format("{}/{}{}{}/{}{}", shape, request.pattern.str(), request.transposable ? "T" : "",
+                  masked_gradient(request) ? "M" : "", request.products_per_pack,
+                  precision_of(request) == Precision::kBf16 ? "/bf16" : "");
   const auto known = plans_.find(key);
   if (known != plans_.end()) {
     LayerPlan plan = known->second;
     for (const Product product : kProducts) {  // not saved
-      plan.products[static_cast<size_t>(product)].kind = kind_of(request, product);
+      ProductPlan& one = plan.products[static_cast<size_t>(product)];
+      one.kind = kind_of(request, product);
+      // A plan of another machine: the numbers stay bf16, what multiplies them is what is here.
+      if (tile_unit() == TileUnit::kNone) one.compute = Compute::kFp32;
+      one.arithmetic = arithmetic_note(precision_of(request), one.compute);
     }
     return plan;
   }
@@ -143,8 +235,11 @@ LayerPlan Planner::plan(const ConvRequest& request) {
 std::string Planner::saved() const {
   Json plans = Json::object();
   for (const auto& [key, plan] : plans_) {
-    plans.append(key, {choice_name(plan.products[0].choice), choice_name(plan.products[1].choice),
-                       choice_name(plan.products[2].choice)});
+    Json choices = Json::array();
+    for (const ProductPlan& one : plan.products) {
+      choices.push_back(path_text(one.choice, one.compute));
+    }
+    plans.append(key, std::move(choices));
   }
   return Json{{"plans", plans}, {"version", 1}}.dump();
 }
@@ -168,9 +263,8 @@ void Planner::remember(std::string_view text) {
                printable(key));
     LayerPlan plan;
     for (const Product product : kProducts) {
-      ProductPlan& one = plan.products[static_cast<size_t>(product)];
-      one.choice = parse_choice(choices[static_cast<size_t>(product)]);
-      one.reason = "saved";
+      const auto i = static_cast<size_t>(product);
+      restore_choice(choices[i], plan.products[i]);
     }
     plans_.emplace(key, plan);
   }

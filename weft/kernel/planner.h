@@ -1,4 +1,5 @@
-// Planner: dense or sparse, for each of the three products of a layer?
+// Planner: dense or sparse, for each of the three products of a layer? And in which arithmetic, if
+// its numbers are kept in bf16: on a tile unit, where there is one, or in fp32.
 //
 //   Planner planner;
 //   LayerPlan plan = planner.plan({.shape = {2048, 768, 3072}, .pattern = Pattern(2, 4)});
@@ -26,12 +27,14 @@ namespace weft {
 
 enum class Choice : uint8_t { kDense, kSparse };
 std::string_view choice_name(Choice choice);  // "dense", "sparse"
+// "dense", "sparse", "dense bf16", "sparse bf16": the latter multiply in bf16 arithmetic.
+std::string path_text(Choice choice, Compute compute);
 
 struct PlanRequest {
   LayerShape shape;
   Pattern pattern;
   // Whether the transposed operand of the backward-data product is N:M along outputs too; if not,
-  // it is ragged.
+  // it is ragged. (Under a row order it is, in other places: what that costs is not modelled.)
   bool transposable = false;
   // Products computed with one packing of the weights: micro-batches per step, 0 for weights that
   // never change. The gradient of the backward-weight product is packed for every product.
@@ -39,9 +42,12 @@ struct PlanRequest {
   // Whether the gradient of the weights is wanted only where their mask keeps it (static masks,
   // LBC). Then it is computed only there, or dense and masked, whichever is faster.
   bool masked_gradient = false;
+  // Of operands and activations. In bf16 both arithmetics compete.
+  Precision precision = Precision::kFp32;
 };
 
-// A convolution: masks and packs as in sparse_conv.h.
+// A convolution: masks and packs as in sparse_conv.h. In bf16 it is expanded to fp32, dense or
+// sparse alike; what that takes is left out, and the fp32 products decide.
 struct ConvRequest {
   ConvShape conv;
   Pattern pattern;
@@ -51,11 +57,15 @@ struct ConvRequest {
 
 struct ProductPlan {
   Choice choice = Choice::kDense;
+  Compute compute = Compute::kFp32;  // in which the chosen path multiplies
   ProductKind kind = ProductKind::kForward;
+  // Dense and sparse each in the arithmetic that is faster for it.
   std::optional<ProductTimes> predicted;  // by the model, where it covers the shape
   ProductTimes times;     // that decided; zero if nothing was timed: the plan was forced, or saved
   bool measured = false;  // at this shape, not predicted from the model
   std::string reason;
+  // Of bf16 operands: what multiplies them, and why nothing better; empty in fp32.
+  std::string arithmetic;
 };
 
 struct LayerPlan {
@@ -71,6 +81,16 @@ inline constexpr double kSparseMargin = 1.03;
 
 enum class PlanMode : uint8_t { kAuto, kDense, kSparse };
 PlanMode parse_plan_mode(std::string_view text);  // "auto", "dense", "sparse"
+
+// The fastest dense and the fastest sparse product, packing counted in, and in which arithmetic.
+struct Contest {
+  double dense_ms = 0.0;
+  double sparse_ms = 0.0;
+  Compute dense = Compute::kFp32;
+  Compute sparse = Compute::kFp32;
+
+  double ratio() const { return dense_ms / sparse_ms; }
+};
 
 class Planner {
  public:
@@ -94,16 +114,18 @@ class Planner {
   LayerPlan plan_products(const Request& request, const std::string& shape);
   template <typename Request>
   ProductPlan decide(const Request& request, Product product);
+  template <typename Request>
+  Compute forced_compute(const Request& request, const ProductPlan& plan);
 
-  // Fills in the times that decide, when each product pays for `packs` packings.
-  void time(const PlanRequest& request, double packs, ProductPlan& plan);
-  void time(const ConvRequest& request, double packs, ProductPlan& plan);
+  // What decides, when each product pays for `packs` packings; fills in the times.
+  Contest time(const PlanRequest& request, double packs, ProductPlan& plan);
+  Contest time(const ConvRequest& request, double packs, ProductPlan& plan);
 
   PlanMode mode_;
   bool only_saved_ = false;
   Calibration calibration_;
-  // "<shape>/<pattern>[T][M]/<per pack>". Decided once: layers of one shape run alike, and as
-  // saved.
+  // "<shape>/<pattern>[T][M]/<per pack>[/bf16]". Decided once: layers of one shape run alike, and
+  // as saved.
   std::map<std::string, LayerPlan> plans_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
@@ -31,9 +32,13 @@ struct Cut {
   int64_t parts = 0;
 };
 
-Cut cut(const PanelView& a, int64_t cols, int64_t block_cells, int workers) {
+// whole: stripes must not be cut into parts, so there are more of them.
+Cut cut(const PanelView& a, int64_t cols, int64_t block_cells, int workers, bool whole) {
   Cut cut;
   cut.stripes = ceil_div(cols, a.tile.width);
+  if (whole && workers > 1) {
+    cut.stripes = std::max(cut.stripes, std::min<int64_t>(workers, ceil_div(cols, kVector)));
+  }
   // Equal stripes, and as many as keep all threads busy to the end.
   if (cut.stripes > workers) cut.stripes = round_up(cut.stripes, workers);
   cut.stripe = round_up(ceil_div(cols, cut.stripes), kVector);
@@ -41,7 +46,7 @@ Cut cut(const PanelView& a, int64_t cols, int64_t block_cells, int workers) {
   // Parts of a stripe copy B once each, so only when stripes are too few.
   const int64_t blocks = ceil_div(a.cells, block_cells);
   const int64_t wanted =
-      cut.stripes >= 2 * workers || workers == 1 ? 1 : ceil_div(2 * workers, cut.stripes);
+      whole || cut.stripes >= 2 * workers || workers == 1 ? 1 : ceil_div(2 * workers, cut.stripes);
   cut.part = ceil_div(blocks, std::min(wanted, blocks)) * block_cells;
   cut.parts = ceil_div(a.cells, cut.part);
   return cut;
@@ -55,8 +60,11 @@ struct Scratch {
 // One stripe of B and C, for the cells [first_cell, last_cell).
 class StripeProduct {
  public:
-  StripeProduct(const PanelView& a, Range stripe, int64_t first_cell, int64_t last_cell)
+  // places: of rows that are to be gathered, where each of them stands; null: not.
+  StripeProduct(const PanelView& a, Range stripe, int64_t first_cell, int64_t last_cell,
+                const int64_t* places)
       : a_(a),
+        places_(places),
         stripe_(stripe),
         stride_(a.tile.width),
         width_(round_up(stripe.cols, kVector)),
@@ -70,7 +78,7 @@ class StripeProduct {
     const int64_t block_bytes = block_cells * a.share * stride_ * int64_t{sizeof(float)};
     const int64_t blocks = std::max<int64_t>(1, kTileBytes / block_bytes);
     tile_cells_ = blocks * block_cells;
-    const bool at_once = a.panels <= panels_at_once_;
+    const bool at_once = a.panels <= panels_at_once_ && places == nullptr;
     cells_in_hand_ = at_once ? tile_cells_ : round_up(last_cell - first_cell, block_cells);
   }
 
@@ -86,10 +94,11 @@ class StripeProduct {
         const int64_t in_hand = (cell - first_cell_) % cells_in_hand_;
         float* tile = scratch.tile.data() + in_hand * a_.share * stride_;
         multiply_tile(cell, first_panel, last_panel, scratch.panels.data(), tile);
-        if (last_panel == a_.panels) give(c, cell, tile);
+        if (last_panel == a_.panels && places_ == nullptr) give(c, cell, tile);
       }
       first_panel = last_panel;
     } while (first_panel < a_.panels);
+    if (places_ != nullptr) give_all(c, scratch.tile.data());
   }
 
  private:
@@ -126,10 +135,25 @@ class StripeProduct {
   void give(const TileSink& c, int64_t cell, const float* tile) const {
     const int64_t first_row = a_.first_row(cell);
     const int64_t rows = std::min(a_.rows - first_row, (end_of_tile(cell) - cell) * a_.share);
-    c.take({first_row, rows, stripe_.first_col, stripe_.cols}, tile, stride_);
+    if (a_.order == nullptr) {
+      c.take({first_row, rows, stripe_.first_col, stripe_.cols}, tile, stride_);
+      return;
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = a_.order[first_row + r];
+      c.take({row, 1, stripe_.first_col, stripe_.cols}, tile + r * stride_, stride_);
+    }
+  }
+
+  // All cells are in hand: a place is a row of the scratch.
+  void give_all(const TileSink& c, const float* tile) const {
+    std::vector<const float*> rows(static_cast<size_t>(a_.rows));
+    for (size_t r = 0; r < rows.size(); ++r) rows[r] = tile + places_[r] * stride_;
+    c.gather({0, a_.rows, stripe_.first_col, stripe_.cols}, rows.data());
   }
 
   const PanelView& a_;
+  const int64_t* places_;
   Range stripe_;
   int64_t stride_;
   int64_t width_;
@@ -142,6 +166,12 @@ class StripeProduct {
 
 }  // namespace
 
+std::vector<int64_t> places_of(const int32_t* order, int64_t rows) {
+  std::vector<int64_t> places(static_cast<size_t>(rows));
+  for (int64_t p = 0; p < rows; ++p) places[static_cast<size_t>(order[p])] = p;
+  return places;
+}
+
 void multiply(const PackedMatrix& packed, int64_t cols, const PanelSource& b, const TileSink& c) {
   const PanelView a = packed.panel();
   if (a.rows == 0 || cols == 0) return;
@@ -149,12 +179,16 @@ void multiply(const PackedMatrix& packed, int64_t cols, const PanelSource& b, co
   const double products =
       static_cast<double>(a.starts[a.panels * a.cells]) * a.share * static_cast<double>(cols);
   const int workers = products < kWorthThreads ? 1 : threads();
-  const Cut work = cut(a, cols, block_cells, workers);
+  std::vector<int64_t> places;  // of rows that are gathered
+  if (a.order != nullptr && c.gathers()) places = places_of(a.order, a.rows);
+  const Cut work = cut(a, cols, block_cells, workers, !places.empty());
   const auto multiply_item = [&](int64_t item) {
     const int64_t first_col = item / work.parts * work.stripe;
     const int64_t first_cell = item % work.parts * work.part;
     const Range stripe{0, 0, first_col, std::min(work.stripe, cols - first_col)};
-    StripeProduct(a, stripe, first_cell, std::min(a.cells, first_cell + work.part)).run(b, c);
+    StripeProduct(a, stripe, first_cell, std::min(a.cells, first_cell + work.part),
+                  places.empty() ? nullptr : places.data())
+        .run(b, c);
   };
   const int64_t items = work.stripes * work.parts;
   if (workers > 1) return parallel_for(items, multiply_item);

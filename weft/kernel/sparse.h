@@ -8,23 +8,38 @@
 // The sparse operand is packed so that its depth is what the product sums over: W [outs, ins], Wᵀ
 // [ins, outs] and Gᵀ [outs, tokens]. beta is 0 (the output is not read) or 1.
 //
+// The layout of the operand chooses the loop: panels (any product), a stream (forward, few tokens),
+// or tiles, which take bf16 activations and a tile unit (tile_unit.h).
+//
+// Activations are fp32 or bf16. With bf16, panels and streams are multiplied in fp32 arithmetic
+// still: products of two bf16 numbers are exact in it. In tiles or not, sums (of bias and beta * y
+// too) are fp32, and y and dx are rounded to the nearest bf16 once, at the end; dw is fp32. The
+// values of the sparse operand are what they were packed as.
+//
 // What a mask does not keep takes no part: a NaN or infinity of x reaches the outputs that keep a
 // weight for it, and no others.
 #pragma once
 
+#include "weft/core/bf16.h"
 #include "weft/core/matrix_view.h"
 #include "weft/pack/packed_matrix.h"
 
 namespace weft {
 
-// w: [outs, ins], in panel layout, or in stream layout for few tokens; bias: [outs] or null
+// w: [outs, ins]; bias: [outs] or null
 void sparse_forward(MatrixView<const float> x, const PackedMatrix& w, const float* bias, float beta,
                     MatrixView<float> y);
+void sparse_forward(MatrixView<const Bf16> x, const PackedMatrix& w, const float* bias, float beta,
+                    MatrixView<Bf16> y);
 // w_transposed: [ins, outs]
 void sparse_backward_data(MatrixView<const float> g, const PackedMatrix& w_transposed, float beta,
                           MatrixView<float> dx);
+void sparse_backward_data(MatrixView<const Bf16> g, const PackedMatrix& w_transposed, float beta,
+                          MatrixView<Bf16> dx);
 // g_transposed: [outs, tokens]
 void sparse_backward_weight(const PackedMatrix& g_transposed, MatrixView<const float> x, float beta,
+                            MatrixView<float> dw);
+void sparse_backward_weight(const PackedMatrix& g_transposed, MatrixView<const Bf16> x, float beta,
                             MatrixView<float> dw);
 
 // Which panels to pack for, on the instruction set in use: rows of which about `density` is kept,

@@ -162,6 +162,8 @@ PackedConv pack_groups(const float* weights, const Mask& mask, const ConvShape& 
 PackedConv pack_conv(const float* weights, const Mask& mask, const ConvShape& shape,
                      const PanelOptions& options) {
   shape.check();
+  WEFT_CHECK(options.row_order.empty() || shape.groups == 1,
+             "a row order would mix the {} groups of channels", shape.groups);
   PanelOptions per_tap = options;
   per_tap.segment = shape.group_ins();
   return pack_groups(weights, mask, shape, [&](MatrixView<const float> w, const Mask& m) {

@@ -12,12 +12,14 @@
 //
 // beta is 0 (the output is not read) or 1. Cost: as the linear product of [images * positions]
 // tokens; backward-data holds the columns of one image per thread, taps * group_ins * positions
-// floats.
+// floats. bf16 activations are expanded to fp32, and results rounded to the nearest bf16 once, at
+// the end; the copies are as large as the tensors, in memory that the calling thread keeps.
 #pragma once
 
 #include <optional>
 #include <vector>
 
+#include "weft/core/bf16.h"
 #include "weft/kernel/conv_shape.h"
 #include "weft/pack/pack.h"
 
@@ -50,9 +52,15 @@ void sample_conv_scales(const float* g, const ConvShape& shape, const SampleOpti
 
 void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedConv& w,
                          const float* bias, float beta, float* y);
+void sparse_conv_forward(const ConvShape& shape, const Bf16* x, const PackedConv& w,
+                         const float* bias, float beta, Bf16* y);
 void sparse_conv_backward_data(const ConvShape& shape, const float* g,
                                const PackedConv& w_transposed, float beta, float* dx);
+void sparse_conv_backward_data(const ConvShape& shape, const Bf16* g,
+                               const PackedConv& w_transposed, float beta, Bf16* dx);
 void sparse_conv_backward_weight(const ConvShape& shape, const PackedConv& g, const float* x,
+                                 float beta, float* dw);
+void sparse_conv_backward_weight(const ConvShape& shape, const PackedConv& g, const Bf16* x,
                                  float beta, float* dw);
 
 }  // namespace weft

@@ -5,8 +5,10 @@
 
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
+#include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/dense_conv.h"
 #include "weft/kernel/sparse.h"
+#include "weft/pack/tiles.h"
 
 namespace weft {
 namespace {
@@ -29,6 +31,14 @@ std::vector<float> random_values(int64_t count, uint64_t seed) {
   std::vector<float> values(static_cast<size_t>(count));
   for (float& v : values) v = static_cast<float>(sequence.next() % 2001) / 1000.0f - 1.0f;
   return values;
+}
+
+// To bf16; what they were becomes what they are now.
+std::vector<Bf16> rounded(std::vector<float>& values) {
+  std::vector<Bf16> narrow(values.size());
+  round_to_bf16(values.data(), static_cast<int64_t>(values.size()), narrow.data());
+  expand(narrow.data(), static_cast<int64_t>(values.size()), values.data());
+  return narrow;
 }
 
 struct Sides {
@@ -106,13 +116,21 @@ Mask random_mask(int64_t rows, int64_t cols, const Pattern& pattern, uint64_t se
 }
 
 SyntheticProduct::SyntheticProduct(ProductKind kind, const LayerShape& shape,
-                                   const Pattern& pattern)
-    : kind_(kind), shape_(shape), options_{pattern, {}} {
+                                   const Pattern& pattern, const Arithmetic& arithmetic)
+    : kind_(kind), shape_(shape), arithmetic_(arithmetic), options_{pattern, {}} {
   shape.check();
   const Sides s = sides(kind, shape);
   activations_ = random_values(s.activation_rows * s.activation_cols, 1);
   operand_ = random_values(s.operand_rows * s.operand_cols, 2);
   result_.resize(static_cast<size_t>(s.result_rows * s.result_cols));
+  if (arithmetic.storage == Precision::kBf16) {
+    activations16_ = rounded(activations_);
+    operand16_ = rounded(operand_);
+    result16_.resize(result_.size());
+    options_.rounded = true;
+    if (arithmetic.compute == Compute::kBf16) options_.value_type = ValueType::kBf16;
+  }
+  pack_dense();
   if (kind == ProductKind::kBackwardWeightMasked) {
     mask_ = random_mask(shape.outs, shape.ins, pattern, 3);
     pack();
@@ -125,8 +143,14 @@ SyntheticProduct::SyntheticProduct(ProductKind kind, const LayerShape& shape,
     options_.pattern = Pattern(pattern.keep(), pattern.group());
     options_.ragged = true;
   }
-  options_.tile = tile_for(options_.pattern);
-  pack();
+  options_.tile = arithmetic.compute == Compute::kBf16 ? tile_panel(options_.pattern)
+                                                       : tile_for(options_.pattern);
+  if (has_sparse()) pack();
+}
+
+bool SyntheticProduct::has_sparse() const {
+  if (options_.pattern.group() == 1) return false;
+  return arithmetic_.compute == Compute::kFp32 || has_tile_product(kind_, options_.pattern);
 }
 
 MatrixView<const float> SyntheticProduct::activations() const {
@@ -142,23 +166,62 @@ MatrixView<float> SyntheticProduct::result() {
   return {result_.data(), s.result_rows, s.result_cols};
 }
 
+bool SyntheticProduct::result_is_bf16() const {
+  return arithmetic_.storage == Precision::kBf16 && product_of(kind_) != Product::kBackwardWeight;
+}
+
+void SyntheticProduct::expand_result() {
+  if (!result_is_bf16()) return;
+  expand(result16_.data(), static_cast<int64_t>(result_.size()), result_.data());
+}
+
 void SyntheticProduct::pack() {
   if (kind_ == ProductKind::kBackwardWeightMasked) {
     kept_.emplace(mask_, options_.pattern);
     return;
   }
-  packed_ = kind_ == ProductKind::kForward
-                ? pack_panels(operand(), mask_, options_, std::move(packed_))
-                : pack_panels_transposed(operand(), mask_, options_, std::move(packed_));
+  const bool tiles = arithmetic_.compute == Compute::kBf16;
+  PackedMatrix& panels = tiles ? panels_ : packed_;
+  panels = kind_ == ProductKind::kForward
+               ? pack_panels(operand(), mask_, options_, std::move(panels))
+               : pack_panels_transposed(operand(), mask_, options_, std::move(panels));
+  if (tiles) packed_ = tiles_of(panels_, std::move(packed_));
 }
 
-void SyntheticProduct::run_dense() {
+void SyntheticProduct::pack_dense() {
+  if (arithmetic_.compute == Compute::kFp32) return;
+  if (product_of(kind_) == Product::kBackwardWeight) return;  // in every product
+  dense_tiles_.pack(operand(), /*transposed=*/kind_ == ProductKind::kForward);
+}
+
+LinearCall SyntheticProduct::call() {
   LinearCall call;
   call.product = product_of(kind_);
   call.activations = activations();
-  call.dense = operand();
   call.result = result();
-  multiply(call);
+  if (arithmetic_.storage == Precision::kFp32) return call;
+  const Sides s = sides(kind_, shape_);
+  call.activations =
+      MatrixView<const Bf16>(activations16_.data(), s.activation_rows, s.activation_cols);
+  if (result_is_bf16()) {
+    call.result = MatrixView<Bf16>(result16_.data(), s.result_rows, s.result_cols);
+  }
+  return call;
+}
+
+AnyMatrix SyntheticProduct::stored_operand() const {
+  if (arithmetic_.storage == Precision::kFp32) return operand();
+  const Sides s = sides(kind_, shape_);
+  return MatrixView<const Bf16>(operand16_.data(), s.operand_rows, s.operand_cols);
+}
+
+void SyntheticProduct::run_dense() {
+  LinearCall dense = call();
+  dense.dense = stored_operand();
+  const bool packed =
+      arithmetic_.compute == Compute::kBf16 && product_of(kind_) != Product::kBackwardWeight;
+  if (packed) dense.tiles = &dense_tiles_;
+  multiply(dense, arithmetic_.compute);
   if (kind_ == ProductKind::kBackwardWeightMasked) mask_result();
 }
 
@@ -175,17 +238,14 @@ void SyntheticProduct::mask_result() {
 }
 
 void SyntheticProduct::run_sparse() {
-  LinearCall call;
-  call.product = product_of(kind_);
-  call.activations = activations();
+  LinearCall sparse = call();
   if (kind_ == ProductKind::kBackwardWeightMasked) {
-    call.dense = operand();
-    call.kept = &*kept_;
+    sparse.dense = stored_operand();
+    sparse.kept = &*kept_;
   } else {
-    call.packed = &packed_;
+    sparse.packed = &packed_;
   }
-  call.result = result();
-  multiply(call);
+  multiply(sparse, arithmetic_.compute);
 }
 
 SyntheticConv::SyntheticConv(ProductKind kind, const ConvShape& shape, const Pattern& pattern)

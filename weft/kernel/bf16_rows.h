@@ -1,0 +1,32 @@
+// Numbers from bfloat16 to fp32, exactly, and back, to the nearest, ties to even (core/bf16.h):
+// fp32 arithmetic on bf16 storage, where the CPU has no arithmetic of bf16.
+//
+// Cost: one pass at the speed of memory; long ones in parallel. The result does not depend on
+// threads or instruction sets.
+#pragma once
+
+#include <cstdint>
+
+#include "weft/core/bf16.h"
+#include "weft/core/matrix_view.h"
+
+namespace weft {
+
+// from, to: [size]; they must not overlap.
+void expand(const Bf16* from, int64_t size, float* to);
+void round_to_bf16(const float* from, int64_t size, Bf16* to);
+
+// The same of matrices of one size, whose rows may lie further apart than they are long.
+void expand(MatrixView<const Bf16> from, MatrixView<float> to);
+void round_to_bf16(MatrixView<const float> from, MatrixView<Bf16> to);
+
+// On the calling thread alone, for a few numbers at a time.
+void expand_here(const Bf16* from, int64_t size, float* to);
+void round_here(const float* from, int64_t size, Bf16* to);
+
+// Room for fp32 copies of the operands and the result of one product, on a cache line. The thread
+// keeps it for the next one: fresh pages cost as much as the copy. What was there is lost.
+enum class CopyOf : uint8_t { kFirst, kSecond, kResult };
+float* fp32_copy(CopyOf place, int64_t size);
+
+}  // namespace weft

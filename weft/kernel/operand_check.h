@@ -1,0 +1,23 @@
+// What every product checks of its operands before it begins.
+#pragma once
+
+#include "weft/core/error.h"
+#include "weft/core/matrix_view.h"
+
+namespace weft {
+
+template <typename T>
+void check_operand(const char* product, const char* name, MatrixView<T> m, int64_t rows,
+                   int64_t cols) {
+  WEFT_CHECK(m.rows == rows && m.cols == cols && rows >= 0 && cols >= 0 && m.row_stride >= cols,
+             "{}: {} is {} x {} with rows {} apart, accepted is {} x {}", product, name, m.rows,
+             m.cols, m.row_stride, rows, cols);
+  WEFT_CHECK(m.data != nullptr || rows == 0 || cols == 0, "{}: {} is {} x {} at null", product,
+             name, rows, cols);
+}
+
+inline void check_beta(const char* product, float beta) {
+  WEFT_CHECK(beta == 0 || beta == 1, "{}: beta is {}, accepted is 0 or 1", product, beta);
+}
+
+}  // namespace weft
