@@ -218,6 +218,7 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& 
     LayerSettings settings;
     settings.recipe = decision.recipe;
     settings.pattern = decision.pattern;
+    settings.precision = plan.precision;
     settings.total_steps = plan.total_steps;
     settings.seed = plan.seed;
     settings.number = number;
@@ -250,6 +251,7 @@ void densify(torch::nn::Module& model) {
     } else {
       LayerSettings dense;
       dense.planner = layer->settings().planner;
+      dense.precision = layer->settings().precision;
       layer->configure(dense);
     }
   }

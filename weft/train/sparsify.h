@@ -36,6 +36,7 @@ struct TrainingPlan {
   bool first_and_last_dense =
       true;  // of layers that no rule matches; the first may be an embedding
 
+  Precision precision = Precision::kFp32;  // of every layer, see LayerSettings
   int64_t total_steps = 0;
   uint64_t seed = 0;
   int micro_batches = 1;

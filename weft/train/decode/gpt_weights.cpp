@@ -31,7 +31,8 @@ class TensorReader {
       : file_(checkpoint.paths().front().string()), packed_(checkpoint), options_(options) {
     for (const LogicalTensor& tensor : packed_.tensors()) tensors_[tensor.info.name] = &tensor;
     for (const auto& [name, promise] : checkpoint.plan().tensors) {
-      if (promise.axis != Axis::kOut) patterns_.emplace(name, promise.pattern);
+      asked_.insert(promise.row_order);
+      if (promise.axis != Axis::kOut) patterns_.emplace(name, promise.as_rows_lie());
     }
     for (const auto& [name, pattern] : options.patterns) patterns_.insert_or_assign(name, pattern);
   }

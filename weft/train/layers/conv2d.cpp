@@ -2,6 +2,8 @@
 
 #include <variant>
 
+#include "weft/train/layers/tensor_math.h"
+
 namespace weft {
 namespace {
 
@@ -103,28 +105,33 @@ torch::Tensor Conv2dImpl::packed_forward(const torch::Tensor& x) {
   const ConvShape shape = shape_for(x);
   torch::Tensor y =
       torch::empty({shape.images, shape.outs, shape.out_height(), shape.out_width()}, x.options());
-  products_->forward(shape, x.data_ptr<float>(), bias.defined() ? bias.data_ptr<float>() : nullptr,
-                     y.data_ptr<float>());
+  const float* b = bias.defined() ? bias.data_ptr<float>() : nullptr;
+  with_type_of(
+      x, [&]<typename T>(T) { products_->forward<T>(shape, data_of<T>(x), b, data_of<T>(y)); });
   return y;
 }
 
 torch::Tensor Conv2dImpl::packed_backward_data(const torch::Tensor& g, const torch::Tensor& x) {
   torch::Tensor dx = torch::empty(x.sizes(), g.options());
-  products_->backward_data(shape_for(x), g.data_ptr<float>(), dx.data_ptr<float>());
+  with_type_of(g, [&]<typename T>(T) {
+    products_->backward_data<T>(shape_for(x), data_of<T>(g), data_of<T>(dx));
+  });
   return dx;
 }
 
 torch::Tensor Conv2dImpl::packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
                                                  const std::optional<Sampling>& sampling) {
   torch::Tensor dw = torch::empty(weight.sizes(), weight.options());
-  products_->backward_weight(shape_for(x), g.data_ptr<float>(), x.data_ptr<float>(), sampling,
-                             dw.data_ptr<float>());
+  with_type_of(g, [&]<typename T>(T) {
+    products_->backward_weight<T>(shape_for(x), data_of<T>(g), data_of<T>(x), sampling,
+                                  dw.data_ptr<float>());
+  });
   return dw;
 }
 
 torch::Tensor Conv2dImpl::plain_forward(const torch::Tensor& x, const torch::Tensor& w) {
   const ConvShape& s = geometry_;
-  return torch::conv2d(x, w, bias.defined() ? bias.detach() : torch::Tensor(),
+  return torch::conv2d(x, w, bias.defined() ? bias.detach().to(x.scalar_type()) : torch::Tensor(),
                        {s.stride_h, s.stride_w}, {s.pad_h, s.pad_w}, {s.dilation_h, s.dilation_w},
                        s.groups);
 }
@@ -149,10 +156,12 @@ torch::Tensor Conv2dImpl::plain_backward_data(const torch::Tensor& g, const torc
 }
 
 torch::Tensor Conv2dImpl::plain_backward_weight(const torch::Tensor& g, const torch::Tensor& x) {
-  return backward_of(g, x, weight.detach(), geometry_, false);
+  return backward_of(g, x, weight.detach().to(g.scalar_type()), geometry_, false);
 }
 
-torch::Tensor Conv2dImpl::bias_gradient(const torch::Tensor& g) const { return g.sum({0, 2, 3}); }
+torch::Tensor Conv2dImpl::bias_gradient(const torch::Tensor& g) const {
+  return widened(g).sum({0, 2, 3}).to(weight.scalar_type());
+}
 
 torch::Tensor Conv2dImpl::rows_of(const torch::Tensor& x) const {
   const ConvShape& s = geometry_;

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "weft/mask/retained.h"
+#include "weft/mask/row_order.h"
 #include "weft/mask/solver.h"
 #include "weft/pack/group_check.h"
 #include "weft/train/layers/state_tensors.h"
@@ -101,7 +102,7 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
                layer.label());
     layer.require_same_weights();
     const torch::Tensor x = context->get_saved_variables()[0].contiguous();
-    const torch::Tensor g = gradients[0].contiguous();
+    const torch::Tensor g = gradients[0].to(x.scalar_type()).contiguous();
     torch::Tensor dx, dw, db, ds;
     if (context->needs_input_grad(0)) dx = layer.backward_data_product(g, x);
     const bool learns_scores = layer.scores.defined() && context->needs_input_grad(3);
@@ -128,6 +129,7 @@ void Layer::register_state() {
   saved_mask_ = register_buffer("mask", empty_words());
   saved_backward_mask_ = register_buffer("backward_mask", empty_words());
   saved_permutation_ = register_buffer("permutation", empty_words());
+  saved_row_order_ = register_buffer("row_order", empty_words());
   saved_alive_ = register_buffer("alive", empty_words());
   saved_counters_ = register_buffer("counters", empty_words());
   configure({});
@@ -149,6 +151,9 @@ std::string Layer::objection(const WeightShape& shape, int64_t channel_groups, c
   // Blocks of outputs, which a mask treats together, must not reach into the next group of
   // channels.
   if (bi_mask) return "groups of channels: a permutation would mix them";
+  if (recipe.schedule.order_every > 0 && pattern.share() > 1) {
+    return "groups of channels: a row order would mix them";
+  }
   const int64_t block = pattern.share() > 1 ? pattern.block() : transposable ? group : 1;
   if (outs % block != 0) {
     return fmt::format("groups of {} output channels do not hold whole blocks of {}", outs, block);
@@ -281,6 +286,8 @@ void Layer::make_operands() {
       plain_forward_ = rounded_to_fp8(plain_forward_, Fp8::kE4m3);
       plain_backward_ = rounded_to_fp8(plain_backward_, Fp8::kE5m2);
     }
+    plain_forward_ = plain_forward_.to(product_type());
+    plain_backward_ = plain_backward_.to(product_type());
     return;
   }
   make_packed_operands();
@@ -313,6 +320,7 @@ void Layer::make_packed_operands() {
     }
   }
   if (sparse) describe_operands(operands);
+  operands.forward.precision = operands.backward.precision = settings_.precision;
   products().times().mask += seconds_since(start);
   products().set(operands);
 }
@@ -321,8 +329,8 @@ void Layer::make_packed_operands() {
 // nothing, and the operand is packed row by row.
 Pattern Layer::operand_pattern() const {
   const Pattern& pattern = settings_.pattern;
-  const bool alike =
-      settings_.recipe.forward != ForwardPart::kFixed || rows_share(state_.forward, pattern);
+  const bool alike = settings_.recipe.forward != ForwardPart::kFixed ||
+                     rows_share(in_row_order(state_.forward, state_.row_order), pattern);
   return alike ? pattern : Pattern(pattern.keep(), pattern.group());
 }
 
@@ -337,9 +345,12 @@ void Layer::describe_operands(LayerOperands& operands) const {
   operands.forward.mask = &state_.forward;
   operands.forward.pattern = pattern;
   operands.forward.ragged = keeps_more;
+  if (pattern.share() > 1) operands.forward.row_order = state_.row_order;
   operands.backward.mask = state_.backward.rows() > 0 ? &state_.backward : &state_.forward;
   operands.backward.pattern = transposable ? pattern : unshared;
-  operands.backward.ragged = !transposable;
+  // Under a row order outputs are N:M in their places, and the depth of Wᵀ is packed as it lies;
+  // its rows, the inputs, share all the same.
+  operands.backward.ragged = !transposable || !state_.row_order.empty();
   operands.transposable = transposable;
   operands.planned = pattern;
   operands.masked_gradient = settings_.recipe.gradient == GradientPart::kMasked;
@@ -357,7 +368,7 @@ torch::Tensor Layer::plain_operand(const Mask& mask) const {
   const torch::Tensor host = weight.detach().to(torch::kCPU, torch::kDouble).contiguous();
   torch::Tensor soft = torch::empty_like(host);
   soft_threshold(host.data_ptr<double>(), mask, weight_shape(), settings_.pattern, state_.beta,
-                 soft.data_ptr<double>());
+                 soft.data_ptr<double>(), state_.row_order);
   return soft.to(weight.device(), weight.scalar_type());
 }
 
@@ -367,11 +378,14 @@ torch::Tensor Layer::effective_weight() {
   return plain_operand(state_.forward).clone();
 }
 
-torch::Tensor Layer::run(const torch::Tensor& x) {
-  WEFT_CHECK(x.device() == weight.device() && x.scalar_type() == weight.scalar_type(),
-             "{}: an input of {} on {} for weights of {} on {}", label(),
-             c10::toString(x.scalar_type()), x.device().str(), c10::toString(weight.scalar_type()),
-             weight.device().str());
+torch::Tensor Layer::run(const torch::Tensor& input) {
+  const torch::Dtype type = input.scalar_type();
+  WEFT_CHECK(
+      input.device() == weight.device() && (type == weight.scalar_type() || type == product_type()),
+      "{}: an input of {} on {} for weights of {} on {}{}", label(), c10::toString(type),
+      input.device().str(), c10::toString(weight.scalar_type()), weight.device().str(),
+      in_bf16() ? " in bf16" : "");
+  const torch::Tensor x = input.to(product_type());
   prepare();
   if (input_watch != nullptr) input_watch->see_(*this, [&] { return rows_of(x); });
   if (!torch::GradMode::is_enabled()) return forward_product(x.contiguous());
@@ -385,8 +399,10 @@ torch::Tensor Layer::run(const torch::Tensor& x) {
 
 torch::Tensor Layer::forward_product(const torch::Tensor& x) {
   const torch::Tensor input = settings_.recipe.fp8 ? rounded_to_fp8(x, Fp8::kE4m3) : x;
-  const torch::Tensor y =
-      path() == LayerPath::kPacked ? packed_forward(input) : plain_forward(input, plain_forward_);
+  const torch::Tensor y = path() == LayerPath::kPacked
+                              ? packed_forward(input)
+                              : plain_forward(for_arithmetic(input), for_arithmetic(plain_forward_))
+                                    .to(x.scalar_type());
   if (finite_watch != nullptr && finite_watch->first_.empty() &&
       !torch::isfinite(y).all().item<bool>()) {
     finite_watch->first_ = label();
@@ -416,9 +432,13 @@ torch::Tensor Layer::backward_data_product(const torch::Tensor& g, const torch::
   const torch::Tensor gradient = settings_.recipe.fp8 ? rounded_to_fp8(g, Fp8::kE5m2) : g;
   const torch::Tensor dx = path() == LayerPath::kPacked
                                ? packed_backward_data(gradient, x)
-                               : plain_backward_data(gradient, x, plain_backward_);
+                               : plain_backward_data(for_arithmetic(gradient), for_arithmetic(x),
+                                                     for_arithmetic(plain_backward_))
+                                     .to(g.scalar_type());
   if (settings_.telemetry && measure_cosine_ && state_.backward.rows() > 0) {
-    cosine_ = cosine(dx, plain_backward_data(gradient, x, plain_operand(state_.forward)));
+    const torch::Tensor exact = plain_operand(state_.forward).to(product_type());
+    cosine_ = cosine(dx, plain_backward_data(for_arithmetic(gradient), for_arithmetic(x),
+                                             for_arithmetic(exact)));
   }
   return dx;
 }
@@ -433,10 +453,13 @@ torch::Tensor Layer::backward_weight_product(const torch::Tensor& g, const torch
   if (path() == LayerPath::kPacked) return packed_backward_weight(gradient, input, sample);
   if (sample) {
     const torch::Tensor host = g.to(torch::kCPU, torch::kFloat).contiguous();
-    gradient = g * sample_scales_of(host, sample->options).to(g.device(), g.scalar_type());
+    const torch::Tensor wide = widened(g);
+    gradient = wide * sample_scales_of(host, sample->options).to(g.device(), wide.scalar_type());
     if (sample->rounding) gradient = rounded_to_fp8(gradient, *sample->rounding);
+    gradient = gradient.to(g.scalar_type());
   }
-  const torch::Tensor dw = plain_backward_weight(gradient, input);
+  const torch::Tensor dw = plain_backward_weight(for_arithmetic(gradient), for_arithmetic(input))
+                               .to(weight.scalar_type());
   const bool masked = settings_.recipe.gradient == GradientPart::kMasked && state_.sparse();
   return masked ? dw * mask_tensor(state_.forward, dw) : dw;
 }
@@ -500,6 +523,15 @@ void Layer::count_step() {
   step_pending_ = true;
 }
 
+void Layer::give_row_order(std::vector<int64_t> order) {
+  WEFT_CHECK(!state_.begun, "{}: a row order must be given before the first product", label());
+  WEFT_CHECK(order.empty() || (settings_.pattern.share() > 1 && channel_groups() == 1),
+             "{}: a row order is for shared patterns, and mixes no groups of channels", label());
+  require_row_order(order, weight_shape().outs, label());
+  state_.row_order = std::move(order);
+  store_state();
+}
+
 void Layer::weights_changed() {
   if (state_.begun) update(/*weights_replaced=*/true);
 }
@@ -511,6 +543,7 @@ LayerTelemetry Layer::telemetry(bool costly) {
     if (costly) {
       const torch::Tensor host = host_weights();
       t.retained = retained(host.data_ptr<float>(), weight_shape(), state_.forward).fraction();
+      if (!state_.row_order.empty()) t.retained_as_rows_lie = retained_as_rows_lie(host);
     }
     t.backward_density = state_.backward.rows() > 0 ? state_.backward.density() : t.forward_density;
     if (t.forward_density > 0.0) t.backward_kept = t.backward_density / t.forward_density;
@@ -527,6 +560,14 @@ LayerTelemetry Layer::telemetry(bool costly) {
   return t;
 }
 
+double Layer::retained_as_rows_lie(const torch::Tensor& host) const {
+  const bool transposable = settings_.recipe.forward == ForwardPart::kTransposable;
+  const auto* weights = host.data_ptr<float>();
+  const Mask mask =
+      find_mask(default_solver(transposable), weights, weight_shape(), settings_.pattern);
+  return retained(weights, weight_shape(), mask).fraction();
+}
+
 void Layer::clear_times() {
   products().times() = {};
   cosine_.reset();
@@ -537,6 +578,7 @@ void Layer::store_state() {
   saved_mask_.set_data(words_of(state_.forward));
   saved_backward_mask_.set_data(words_of(state_.backward));
   saved_permutation_.set_data(words_of(state_.permutation));
+  saved_row_order_.set_data(words_of(state_.row_order));
   saved_alive_.set_data(words_of(state_.alive));
   saved_counters_.set_data(counters_of(state_, state_owner()));
 }
@@ -553,7 +595,8 @@ void Layer::restore_state() {
   state.forward = mask_from(saved_mask_, shape.outs, shape.cols(), context + ": mask");
   state.backward =
       mask_from(saved_backward_mask_, shape.outs, shape.cols(), context + ": backward_mask");
-  state.permutation = permutation_from(saved_permutation_, shape.outs, context);
+  state.permutation = permutation_from(saved_permutation_, shape.outs, context + ": permutation");
+  state.row_order = permutation_from(saved_row_order_, shape.outs, context + ": row_order");
   if (settings_.recipe.forward == ForwardPart::kUnion) {
     const BestCombination lbc(shape, settings_.pattern);
     state.alive =

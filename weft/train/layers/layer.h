@@ -5,17 +5,21 @@
 //               dW = (a sample of) gᵀ x   straight through: the gradient of W̃ is that of W
 //               db = the sum of g
 //
-// Two paths, one meaning. fp32 on the CPU runs on weft's kernels, with operands packed once per
-// optimiser step; any other dtype or device runs the same recipe with torch's operators on masked
-// operands. path() says which.
+// Two paths, one meaning. fp32 weights on the CPU run on weft's kernels, with operands packed once
+// per optimiser step; any other dtype or device runs the same recipe with torch's operators on
+// masked operands. path() says which.
+//
+// With precision bf16, x, y, g and dx are bf16, and so are what is kept of x for the backward pass
+// and the values that W̃ and W̃' are packed as. Weights, the bias, dW and db are fp32, and so are all
+// sums: y is rounded once, with its bias. An fp32 input is rounded; y is bf16 whatever x was.
 //
 // The weights belong to the optimiser, and torch does not say when it has changed them. So steps
 // are taken through weft (step.h): it adds the decay, steps the optimiser, and brings every layer
 // up to date. Weights that change in another way are noticed at the next product, by a sample of
 // them, and refused; after loading or editing them on purpose, say so with weights_changed().
 //
-// State (masks, permutation, alive subsets, β, counters) is in buffers, and is saved and loaded
-// with the module. A state of another recipe or pattern is refused.
+// State (masks, permutation, row order, alive subsets, β, counters) is in buffers, and is saved and
+// loaded with the module. A state of another recipe or pattern is refused.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -26,6 +30,7 @@
 #include <optional>
 #include <string>
 
+#include "weft/core/precision.h"
 #include "weft/kernel/planner.h"
 #include "weft/train/layers/products.h"
 #include "weft/train/recipes/best_combination.h"
@@ -39,6 +44,7 @@ std::string_view path_name(LayerPath path);  // "packed", "plain"
 struct LayerSettings {
   Recipe recipe = Recipe::parse("dense");
   Pattern pattern{2, 4};
+  Precision precision = Precision::kFp32;  // of operands and activations
   int64_t total_steps = 0;  // of the optimiser; needed by recipes with a schedule in shares
   uint64_t seed = 0;
   int64_t number = 0;  // of the layer in the model: tells its random numbers from those of others
@@ -56,7 +62,8 @@ struct LayerSettings {
 struct LayerTelemetry {
   double forward_density = 1.0;
   double backward_density = 1.0;
-  double retained = 1.0;         // Σ |w| that the forward mask keeps, of all
+  double retained = 1.0;                       // Σ |w| that the forward mask keeps, of all
+  std::optional<double> retained_as_rows_lie;  // the same without the row order, if there is one
   int64_t changed_bits = 0;      // of the forward mask, by the last step; with telemetry only
   double flip_rate = 0.0;        // changed bits / weights
   double backward_kept = 1.0;    // share of the forward operand's entries in the backward one
@@ -101,6 +108,10 @@ class Layer : public torch::nn::Module {
   // do the choices that a recipe never takes back: β, removed candidates, a fixed mask. Nothing
   // happens before the first product, or effective_weight(): until then nothing has been chosen.
   void weights_changed();
+
+  // Rows are to share by this order, which comes with the weights of a trained model. Before the
+  // first product, or effective_weight().
+  void give_row_order(std::vector<int64_t> order);
 
   // `retained` looks at every weight; without `costly` it is left out, as 1.
   LayerTelemetry telemetry(bool costly = true);
@@ -158,7 +169,7 @@ class Layer : public torch::nn::Module {
   virtual LayerProducts& products() = 0;
 
   // y for x, with custom autograd.
-  torch::Tensor run(const torch::Tensor& x);
+  torch::Tensor run(const torch::Tensor& input);
 
  private:
   friend class LayerFunction;
@@ -168,12 +179,13 @@ class Layer : public torch::nn::Module {
   virtual torch::Tensor packed_backward_data(const torch::Tensor& g, const torch::Tensor& x) = 0;
   virtual torch::Tensor packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
                                                const std::optional<Sampling>& sampling) = 0;
+  // On the plain path operands are of one dtype, in which the product is computed.
   virtual torch::Tensor plain_forward(const torch::Tensor& x, const torch::Tensor& w) = 0;
   virtual torch::Tensor plain_backward_data(const torch::Tensor& g, const torch::Tensor& x,
                                             const torch::Tensor& w) = 0;
   virtual torch::Tensor plain_backward_weight(const torch::Tensor& g, const torch::Tensor& x) = 0;
-  virtual torch::Tensor bias_gradient(const torch::Tensor& g) const = 0;
-  virtual torch::Tensor rows_of(const torch::Tensor& x) const = 0;  // see InputWatch
+  virtual torch::Tensor bias_gradient(const torch::Tensor& g) const = 0;  // dtype of the weights
+  virtual torch::Tensor rows_of(const torch::Tensor& x) const = 0;        // see InputWatch
   // 1/π of what a sample of g keeps, 0 elsewhere. g: fp32, on the CPU, contiguous.
   virtual torch::Tensor sample_scales_of(const torch::Tensor& g,
                                          const SampleOptions& options) const = 0;
@@ -196,9 +208,13 @@ class Layer : public torch::nn::Module {
   std::string state_owner() const;
   // For messages: the name in the model, or the kind of layer.
   std::string label() const { return settings_.label.empty() ? name() : settings_.label; }
+  bool in_bf16() const { return settings_.precision == Precision::kBf16; }
+  // The dtype of activations and of the operands of the plain path.
+  torch::Dtype product_type() const { return in_bf16() ? torch::kBFloat16 : weight.scalar_type(); }
   torch::Tensor host_weights() const;  // fp32, on the CPU, contiguous
   LayerInput input_of(const torch::Tensor& host) const;
   torch::Tensor plain_operand(const Mask& mask) const;
+  double retained_as_rows_lie(const torch::Tensor& host) const;
   std::optional<Sampling> sampling(int64_t call) const;
   void freeze_scores_at_the_end();  // and thaw them before it
   void store_state();
@@ -216,8 +232,8 @@ class Layer : public torch::nn::Module {
   torch::Tensor plain_forward_, plain_backward_;           // the operands of the plain path
   int64_t changed_bits_ = 0;
   std::optional<double> cosine_;
-  torch::Tensor saved_mask_, saved_backward_mask_, saved_permutation_, saved_alive_,
-      saved_counters_;  // the buffers
+  torch::Tensor saved_mask_, saved_backward_mask_, saved_permutation_, saved_row_order_,
+      saved_alive_, saved_counters_;  // the buffers
 };
 
 // Every layer of a module once, with its (first) name; the module itself may be one.

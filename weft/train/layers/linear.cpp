@@ -1,13 +1,17 @@
 #include "weft/train/layers/linear.h"
 
+#include "weft/train/layers/tensor_math.h"
+
 namespace weft {
 namespace {
 
 // All but the last dimension are tokens.
-MatrixView<float> matrix(const torch::Tensor& t) {
+template <typename T>
+MatrixView<T> matrix_of(const torch::Tensor& t) {
   const int64_t cols = t.size(-1);
-  return {t.data_ptr<float>(), cols == 0 ? 0 : t.numel() / cols, cols};
+  return {data_of<T>(t), cols == 0 ? 0 : t.numel() / cols, cols};
 }
+MatrixView<float> matrix(const torch::Tensor& t) { return matrix_of<float>(t); }
 
 std::vector<int64_t> with_last(const torch::Tensor& t, int64_t last) {
   std::vector<int64_t> sizes = t.sizes().vec();
@@ -42,26 +46,31 @@ torch::Tensor LinearImpl::forward(const torch::Tensor& x) {
 
 torch::Tensor LinearImpl::packed_forward(const torch::Tensor& x) {
   torch::Tensor y = torch::empty(with_last(x, weight.size(0)), x.options());
-  products_->forward(matrix(x), bias.defined() ? bias.data_ptr<float>() : nullptr, matrix(y));
+  const float* b = bias.defined() ? bias.data_ptr<float>() : nullptr;
+  with_type_of(x,
+               [&]<typename T>(T) { products_->forward<T>(matrix_of<T>(x), b, matrix_of<T>(y)); });
   return y;
 }
 
 torch::Tensor LinearImpl::packed_backward_data(const torch::Tensor& g, const torch::Tensor&) {
   torch::Tensor dx = torch::empty(with_last(g, weight.size(1)), g.options());
-  products_->backward_data(matrix(g), matrix(dx));
+  with_type_of(
+      g, [&]<typename T>(T) { products_->backward_data<T>(matrix_of<T>(g), matrix_of<T>(dx)); });
   return dx;
 }
 
 torch::Tensor LinearImpl::packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
                                                  const std::optional<Sampling>& sampling) {
   torch::Tensor dw = torch::empty(weight.sizes(), weight.options());
-  products_->backward_weight(matrix(g), matrix(x), sampling, matrix(dw));
+  with_type_of(g, [&]<typename T>(T) {
+    products_->backward_weight<T>(matrix_of<T>(g), matrix_of<T>(x), sampling, matrix(dw));
+  });
   return dw;
 }
 
 torch::Tensor LinearImpl::plain_forward(const torch::Tensor& x, const torch::Tensor& w) {
   const torch::Tensor y = x.matmul(w.t());
-  return bias.defined() ? y + bias.detach() : y;
+  return bias.defined() ? y + bias.detach().to(y.scalar_type()) : y;
 }
 
 torch::Tensor LinearImpl::plain_backward_data(const torch::Tensor& g, const torch::Tensor&,
@@ -74,7 +83,7 @@ torch::Tensor LinearImpl::plain_backward_weight(const torch::Tensor& g, const to
 }
 
 torch::Tensor LinearImpl::bias_gradient(const torch::Tensor& g) const {
-  return g.reshape({-1, g.size(-1)}).sum(0);
+  return widened(g).reshape({-1, g.size(-1)}).sum(0).to(weight.scalar_type());
 }
 
 torch::Tensor LinearImpl::rows_of(const torch::Tensor& x) const {

@@ -4,37 +4,71 @@
 //
 // An operand is values and a mask; packs, and dense copies with the zeros written out, are made
 // when a product first asks for them, and kept until the next step. Memory is kept longer: the pack
-// of a linear layer takes that of the last one.
+// of a linear layer takes that of the last one. In bf16 packs and copies are rounded when they are
+// made, the values they are made from stay fp32.
 #pragma once
 
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "weft/core/aligned_buffer.h"
+#include "weft/core/bf16.h"
 #include "weft/core/mask.h"
+#include "weft/core/precision.h"
 #include "weft/core/weight_shape.h"
+#include "weft/kernel/kernels.h"
+#include "weft/pack/dense_tiles.h"
 #include "weft/pack/pack.h"
 
 namespace weft {
 
 struct Operand {
-  const float* values = nullptr;  // [outs, cols]; what the mask drops is not looked at
-  const Mask* mask = nullptr;     // null: all of it counts
-  Pattern pattern{1, 1};          // of the rows of the pack
-  bool ragged = false;            // the mask is not N:M along the depth of the pack
+  const float* values = nullptr;            // [outs, cols]; what the mask drops is not looked at
+  const Mask* mask = nullptr;               // null: all of it counts
+  Pattern pattern{1, 1};                    // of the rows of the pack
+  bool ragged = false;                      // the mask is not N:M along the depth of the pack
+  Precision precision = Precision::kFp32;   // of packs and dense copies
+  std::span<const int64_t> row_order = {};  // of the rows of the pack; empty: as they lie
 
   double density() const { return mask == nullptr ? 1.0 : mask->density(); }
-  PanelOptions pack_options() const;
+  PanelOptions pack_options(Compute compute = Compute::kFp32) const;
 };
 
-// The values with zeros where the mask drops them; the values themselves if there is no mask.
+// The values with zeros where the mask drops them, as floats or bf16; the values themselves if they
+// are floats and there is no mask.
 class DenseCopy {
  public:
   void forget() { valid_ = false; }
-  const float* of(const Operand& operand, const WeightShape& shape);
+  template <typename T>
+  const T* of(const Operand& operand, const WeightShape& shape);
 
  private:
-  bool valid_ = false;
-  AlignedBuffer<float> copy_;
+  template <typename T>
+  AlignedBuffer<T>& copy();
+
+  bool valid_ = false;  // the copy; a layer asks for one type of the two
+  AlignedBuffer<float> fp32_;
+  AlignedBuffer<Bf16> bf16_;
+};
+
+// The pack of a linear layer's operand that one of its products takes: W for the forward product,
+// Wᵀ for backward data. Panels or tiles, as the arithmetic wants it; or tiles of all of it.
+class WeightPack {
+ public:
+  explicit WeightPack(Product product) : product_(product) {}
+
+  void forget();
+  bool has(bool sparse, Compute compute) const { return sparse ? packed_for_ == compute : tiled_; }
+  const PackedMatrix& sparse(const Operand& operand, const WeightShape& shape, Compute compute);
+  const DenseTiles& tiles(MatrixView<const Bf16> w);  // [outs, ins], with its zeros
+
+ private:
+  Product product_;
+  std::optional<Compute> packed_for_;  // nothing: not packed
+  bool tiled_ = false;
+  PackedMatrix panels_, pack_;  // panels that tiles are made from
+  DenseTiles tiles_;
 };
 
 }  // namespace weft

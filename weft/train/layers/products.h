@@ -1,4 +1,4 @@
-// The three products of one layer in fp32 on the CPU, dense or sparse as the planner says.
+// The three products of one layer on the CPU, dense or sparse as the planner says.
 //
 //   products.set(operands)           once per optimiser step
 //   products.forward(...)            y  = x W̃ᵀ + bias
@@ -8,6 +8,9 @@
 //
 // What is computed is the recipe's; how, dense or sparse, is the planner's. A sampled gradient is
 // sampled either way, so that a run means the same on every machine.
+//
+// Activations are fp32 or bf16 (T is float or Bf16), as the precision of the operands says. In bf16
+// a sample of g is drawn in fp32 and rounded then; sums and dw are fp32.
 #pragma once
 
 #include <array>
@@ -72,11 +75,17 @@ class LayerProducts {
   // The packs of the weights are no longer those of the operands.
   virtual void forget_packs() = 0;
 
-  // Whether the planner has a product sparse. Asked once per shape: `key` names it.
+  // How a product is computed: dense or sparse, in which arithmetic.
+  struct Way {
+    bool sparse = false;
+    Compute compute = Compute::kFp32;
+  };
+  // As the planner has it. Asked once per shape: `key` names it.
   template <typename Request>
-  bool planned_sparse(const std::string& key, const Request& request, Product product);
-  void note(Product product, bool sparse);
-  const float* dense_copy(DenseCopy& copy, const Operand& operand);
+  Way planned(const std::string& key, const Request& request, Product product);
+  void note(Product product, const Way& way);
+  template <typename T>
+  const T* dense_copy(DenseCopy& copy, const Operand& operand);
 
   Planner& planner() { return *planner_; }
 
@@ -85,7 +94,7 @@ class LayerProducts {
   DenseCopy dense_forward_, dense_backward_;
   LayerTimes times_;
   int products_per_pack_;
-  std::array<std::string_view, 3> choices_ = {"-", "-", "-"};
+  std::array<std::string, 3> choices_ = {"-", "-", "-"};
 
  private:
   std::shared_ptr<Planner> planner_;
@@ -98,21 +107,36 @@ class LinearProducts : public LayerProducts {
 
   std::optional<LayerPlan> plan_for(const Pattern& pattern, bool transposable,
                                     bool masked_gradient) override;
-  void forward(MatrixView<const float> x, const float* bias, MatrixView<float> y);
-  void backward_data(MatrixView<const float> g, MatrixView<float> dx);
-  void backward_weight(MatrixView<const float> g, MatrixView<const float> x,
+  template <typename T>
+  void forward(MatrixView<const T> x, const float* bias, MatrixView<T> y);
+  template <typename T>
+  void backward_data(MatrixView<const T> g, MatrixView<T> dx);
+  template <typename T>
+  void backward_weight(MatrixView<const T> g, MatrixView<const T> x,
                        const std::optional<Sampling>& sampling, MatrixView<float> dw);
 
  private:
   void forget_packs() override;
-  void masked_weight(MatrixView<const float> g, MatrixView<const float> x, MatrixView<float> dw);
-  bool sparse_at(int64_t tokens, Product product, const Pattern& pattern,
-                 bool masked_gradient = false);
+  template <typename T>
+  void masked_weight(MatrixView<const T> g, MatrixView<const T> x, MatrixView<float> dw);
+  // Of activations of type T. pattern: nothing for an operand that is dense.
+  template <typename T>
+  Way way_at(int64_t tokens, Product product, const std::optional<Pattern>& pattern,
+             bool masked_gradient = false);
+  template <typename T>
+  void weight_product(LinearCall call, const Operand& w, int64_t tokens, WeightPack& pack,
+                      DenseCopy& copy);
+  template <typename T>
+  void dense_weight(MatrixView<const T> g, MatrixView<const T> x, const Way& way,
+                    MatrixView<float> dw);
+  template <typename T>
+  void sampled_weight(MatrixView<const T> g, MatrixView<const T> x, const Sampling& sampling,
+                      MatrixView<float> dw);
 
-  int64_t tokens_ = 0;  // of the last input
-  bool packed_forward_ = false, packed_backward_ = false;
+  int64_t tokens_ = 0;               // of the last input
   std::optional<KeptEntries> kept_;  // of a masked gradient
-  PackedMatrix forward_pack_, backward_pack_, gradient_pack_;
+  WeightPack forward_pack_{Product::kForward}, backward_pack_{Product::kBackwardData};
+  PackedMatrix gradient_panels_, gradient_pack_;
 };
 
 // Activations are [images, channels, height, width]; the shape comes with every call.
@@ -122,14 +146,17 @@ class ConvProducts : public LayerProducts {
 
   std::optional<LayerPlan> plan_for(const Pattern& pattern, bool transposable,
                                     bool masked_gradient) override;
-  void forward(const ConvShape& shape, const float* x, const float* bias, float* y);
-  void backward_data(const ConvShape& shape, const float* g, float* dx);
-  void backward_weight(const ConvShape& shape, const float* g, const float* x,
+  template <typename T>
+  void forward(const ConvShape& shape, const T* x, const float* bias, T* y);
+  template <typename T>
+  void backward_data(const ConvShape& shape, const T* g, T* dx);
+  template <typename T>
+  void backward_weight(const ConvShape& shape, const T* g, const T* x,
                        const std::optional<Sampling>& sampling, float* dw);
 
  private:
   void forget_packs() override { packed_forward_ = packed_backward_ = false; }
-  bool sparse_at(const ConvShape& shape, Product product, const Pattern& pattern);
+  Way way_at(const ConvShape& shape, Product product, const Pattern& pattern);
 
   ConvShape last_;  // input
   bool packed_forward_ = false, packed_backward_ = false;

@@ -48,25 +48,30 @@ torch::Tensor routed_matmul(const torch::Tensor& x, const torch::Tensor& w) {
   return routed(w, true).layer()->forward(x);
 }
 
+// In the dtype of y: of a layer in bf16 that is not the bias's.
+torch::Tensor with_bias(const torch::Tensor& y, const torch::Tensor& bias) {
+  return (y + bias).to(y.scalar_type());
+}
+
 torch::Tensor routed_addmm(const torch::Tensor& bias, const torch::Tensor& x,
                            const torch::Tensor& w, const torch::Scalar& beta,
                            const torch::Scalar& alpha) {
   WEFT_CHECK(beta.toDouble() == 1.0 && alpha.toDouble() == 1.0,
              "a layer of weft adds its bias as it is, not {} of it", beta.toDouble());
-  return routed_matmul(x, w) + bias;
+  return with_bias(routed_matmul(x, w), bias);
 }
 
 torch::Tensor routed_linear(const torch::Tensor& x, const torch::Tensor& w,
                             const c10::optional<torch::Tensor>& bias) {
   const torch::Tensor y = routed(w, false).layer()->forward(x);
-  return bias.has_value() && bias->defined() ? y + *bias : y;
+  return bias.has_value() && bias->defined() ? with_bias(y, *bias) : y;
 }
 
 // Stride, padding and so on are those of the layer, which had them from the same module.
 torch::Tensor routed_convolve(const torch::Tensor& x, const torch::Tensor& w,
                               const c10::optional<torch::Tensor>& bias) {
   const torch::Tensor y = routed(w, false).layer()->forward(x);
-  return bias.has_value() && bias->defined() ? y + bias->reshape({1, -1, 1, 1}) : y;
+  return bias.has_value() && bias->defined() ? with_bias(y, bias->reshape({1, -1, 1, 1})) : y;
 }
 torch::Tensor routed_conv2d(const torch::Tensor& x, const torch::Tensor& w,
                             const c10::optional<torch::Tensor>& bias, at::IntArrayRef,

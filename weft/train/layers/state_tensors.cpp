@@ -71,7 +71,7 @@ Mask mask_from(const torch::Tensor& words, int64_t rows, int64_t cols, const std
 
 std::vector<int64_t> permutation_from(const torch::Tensor& words, int64_t outs,
                                       const std::string& context) {
-  check_words(words, context + ": permutation");
+  check_words(words, context);
   const int64_t* first = words.data_ptr<int64_t>();
   std::vector<int64_t> permutation(first, first + words.numel());
   WEFT_CHECK(permutation.empty() ||

@@ -10,6 +10,14 @@ torch::Tensor mask_tensor(const Mask& mask, const torch::Tensor& like) {
   return ones.to(like.device(), like.scalar_type()).reshape(like.sizes());
 }
 
+torch::Tensor widened(const torch::Tensor& x) {
+  return x.scalar_type() == torch::kBFloat16 ? x.to(torch::kFloat) : x;
+}
+
+torch::Tensor for_arithmetic(const torch::Tensor& x) {
+  return x.device().is_cpu() ? widened(x) : x;
+}
+
 torch::Tensor rounded_to_fp8(const torch::Tensor& x, Fp8 format) {
   const torch::Tensor host = x.detach().to(torch::kCPU, torch::kFloat).contiguous();
   torch::Tensor rounded = torch::empty_like(host);

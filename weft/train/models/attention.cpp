@@ -7,6 +7,7 @@
 
 #include "weft/core/error.h"
 #include "weft/kernel/attention.h"
+#include "weft/train/layers/tensor_math.h"
 
 namespace weft {
 namespace {
@@ -21,30 +22,33 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, torch::Tensor qkv,
                                int64_t heads, bool causal) {
     const AttentionShape shape = attention_shape(qkv, heads, causal);
-    torch::Tensor out = torch::empty({shape.batch, shape.tokens, shape.width}, qkv.options());
-    torch::Tensor stats = torch::empty({2, shape.batch, heads, shape.tokens}, qkv.options());
-    attention_forward(shape, qkv.data_ptr<float>(), out.data_ptr<float>(), stats.data_ptr<float>());
+    const torch::Tensor wide = widened(qkv);
+    torch::Tensor out = torch::empty({shape.batch, shape.tokens, shape.width}, wide.options());
+    torch::Tensor stats = torch::empty({2, shape.batch, heads, shape.tokens}, wide.options());
+    attention_forward(shape, wide.data_ptr<float>(), out.data_ptr<float>(),
+                      stats.data_ptr<float>());
     context->save_for_backward({qkv, stats});
     context->saved_data["heads"] = heads;
     context->saved_data["causal"] = causal;
-    return out;
+    return out.to(qkv.scalar_type());
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
-    WEFT_CHECK(!torch::GradMode::is_enabled(),
-               "second derivatives of attention are not defined in fp32: call backward() without "
-               "create_graph, or use double");
+    WEFT_CHECK(
+        !torch::GradMode::is_enabled(),
+        "second derivatives of attention are not defined on the kernels: call backward() without "
+        "create_graph, or use double");
     const torch::autograd::variable_list saved = context->get_saved_variables();
-    const torch::Tensor& qkv = saved[0];
+    const torch::Tensor qkv = widened(saved[0]);
     const torch::Tensor& stats = saved[1];
-    const torch::Tensor g = gradients[0].contiguous();
+    const torch::Tensor g = widened(gradients[0]).contiguous();
     torch::Tensor d_qkv = torch::empty_like(qkv);
     attention_backward(attention_shape(qkv, context->saved_data["heads"].toInt(),
                                        context->saved_data["causal"].toBool()),
                        qkv.data_ptr<float>(), stats.data_ptr<float>(), g.data_ptr<float>(),
                        d_qkv.data_ptr<float>());
-    return {d_qkv, torch::Tensor(), torch::Tensor()};
+    return {d_qkv.to(saved[0].scalar_type()), torch::Tensor(), torch::Tensor()};
   }
 };
 
@@ -77,7 +81,9 @@ torch::Tensor attention(const torch::Tensor& qkv, int64_t heads, bool causal) {
   WEFT_CHECK(heads >= 1 && qkv.size(2) > 0 && qkv.size(2) % (3 * heads) == 0,
              "attention: rows of {} for {} heads: accepted is a multiple of 3 · heads", qkv.size(2),
              heads);
-  if (!qkv.device().is_cpu() || qkv.scalar_type() != torch::kFloat) {
+  const bool on_kernels = qkv.device().is_cpu() && (qkv.scalar_type() == torch::kFloat ||
+                                                    qkv.scalar_type() == torch::kBFloat16);
+  if (!on_kernels) {
     return plain_attention(qkv, heads, causal);
   }
   return AttentionFunction::apply(qkv.contiguous(), heads, causal);

@@ -3,6 +3,7 @@
 
 #include "weft/train/layers/conv2d.h"
 #include "weft/train/layers/linear.h"
+#include "weft/train/layers/tensor_math.h"
 #include "weft/train/models/model.h"
 
 namespace weft {
@@ -67,7 +68,7 @@ class Cnn : public Model {
   torch::Tensor forward(const torch::Tensor& x) override {
     torch::Tensor h = torch::relu(norm_->forward(stem_->forward(x)));
     for (const auto& block : blocks_) h = block->forward(h);
-    return head_->forward(h.mean({2, 3}));
+    return head_->forward(widened(h).mean({2, 3}));
   }
 
  private:

@@ -2,6 +2,7 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
+#include "weft/train/models/bf16_functions.h"
 #include "weft/train/models/model.h"
 #include "weft/train/models/transformer.h"
 
@@ -12,7 +13,8 @@ namespace {
 // weft/train/decode reads.
 class Gpt : public Model {
  public:
-  Gpt(const RunOptions& options, const ModelShape& shape) {
+  Gpt(const RunOptions& options, const ModelShape& shape)
+      : precision_(parse_precision(options.precision)) {
     const int64_t width = options.width;
     tokens_ = register_module("tokens", torch::nn::Embedding(shape.classes, width));
     positions_ = register_module("positions", torch::nn::Embedding(options.context, width));
@@ -29,11 +31,13 @@ class Gpt : public Model {
 
   torch::Tensor forward(const torch::Tensor& x) override {  // [batch, tokens]
     torch::Tensor h = tokens_->forward(x) + positions_->weight.slice(0, 0, x.size(1));
+    if (precision_ == Precision::kBf16) h = h.to(torch::kBFloat16);
     for (const auto& block : *blocks_) h = block->as<TransformerBlock>()->forward(h);
-    return head_->forward(norm_->forward(h));
+    return head_->forward(layer_norm(norm_, h));
   }
 
  private:
+  Precision precision_;
   torch::nn::Embedding tokens_{nullptr}, positions_{nullptr};
   torch::nn::ModuleList blocks_;
   torch::nn::LayerNorm norm_{nullptr};

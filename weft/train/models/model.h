@@ -6,6 +6,9 @@
 //   vit   a transformer over patches of the image
 //   gpt   a transformer over bytes that says the next one
 //
+// In bf16 (options.precision) activations are bf16 from the first layer on, scores too; parameters,
+// statistics of norms and means over positions are fp32.
+//
 // The products of all of them are layers of weft (Linear, Conv2d), dense until sparsify says
 // otherwise; attention runs on weft's dense path.
 #pragma once

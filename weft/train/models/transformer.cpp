@@ -1,16 +1,16 @@
 #include "weft/train/models/transformer.h"
 
-#include <torch/nn/functional/activation.h>
 #include <torch/nn/init.h>
 
 #include <cmath>
 
 #include "weft/train/models/attention.h"
+#include "weft/train/models/bf16_functions.h"
 
 namespace weft {
 namespace {
 
-torch::nn::LayerNorm layer_norm(int64_t width) {
+torch::nn::LayerNorm norm_of(int64_t width) {
   return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width}));
 }
 
@@ -32,15 +32,15 @@ torch::Tensor SelfAttention::forward(const torch::Tensor& x) {
 }
 
 TransformerBlock::TransformerBlock(const BlockOptions& options)
-    : norm1_(register_module("norm1", layer_norm(options.width))),
+    : norm1_(register_module("norm1", norm_of(options.width))),
       attention_(register_module("attention", std::make_shared<SelfAttention>(options))),
-      norm2_(register_module("norm2", layer_norm(options.width))),
+      norm2_(register_module("norm2", norm_of(options.width))),
       fc1_(register_module("fc1", Linear(options.width, options.hidden))),
       fc2_(register_module("fc2", Linear(options.hidden, options.width))) {}
 
 torch::Tensor TransformerBlock::forward(const torch::Tensor& x) {
-  const torch::Tensor h = x + attention_->forward(norm1_->forward(x));
-  return h + fc2_->forward(torch::gelu(fc1_->forward(norm2_->forward(h))));
+  const torch::Tensor h = x + attention_->forward(layer_norm(norm1_, x));
+  return h + fc2_->forward(weft::gelu(fc1_->forward(layer_norm(norm2_, h))));
 }
 
 void init_transformer(torch::nn::Module& model, int64_t blocks) {

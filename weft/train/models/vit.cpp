@@ -1,6 +1,8 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
+#include "weft/train/layers/tensor_math.h"
+#include "weft/train/models/bf16_functions.h"
 #include "weft/train/models/model.h"
 #include "weft/train/models/transformer.h"
 
@@ -29,9 +31,10 @@ class Vit : public Model {
   }
 
   torch::Tensor forward(const torch::Tensor& x) override {
-    torch::Tensor h = embed_->forward(patches_of(x)) + positions_->weight;
+    const torch::Tensor embedded = embed_->forward(patches_of(x));
+    torch::Tensor h = (embedded + positions_->weight).to(embedded.scalar_type());
     for (const auto& block : blocks_) h = block->forward(h);
-    return head_->forward(norm_->forward(h).mean(1));
+    return head_->forward(widened(layer_norm(norm_, h)).mean(1));
   }
 
  private:

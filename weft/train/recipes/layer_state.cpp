@@ -13,7 +13,7 @@ namespace weft {
 namespace {
 
 // Tells the uses of random numbers apart; a stream is (use, layer).
-enum class RandomUse : uint64_t { kPermutation = 1 };
+enum class RandomUse : uint64_t { kPermutation = 1, kRowOrder = 2 };
 
 Rng rng_for(RandomUse use, const LayerState& state) {
   const Rng of_layer(state.seed, (static_cast<uint64_t>(use) << 32) |
@@ -34,9 +34,11 @@ void update_union(const LayerInput& input, LayerState& state) {
 
 void update_forward(const LayerInput& input, LayerState& state) {
   if (input.recipe->forward == ForwardPart::kUnion) return update_union(input, state);
-  update_magnitude_mask(input, state);
+  const bool moved = update_row_order(input, rng_for(RandomUse::kRowOrder, state), state);
+  update_magnitude_mask(input, moved, state);
   if (input.recipe->forward == ForwardPart::kSoft && !state.scaled) {
-    state.beta = soft_threshold_scale(input.weights, state.forward, input.shape, input.pattern);
+    state.beta = soft_threshold_scale(input.weights, state.forward, input.shape, input.pattern,
+                                      state.row_order);
     state.scaled = true;
   }
 }
@@ -86,7 +88,8 @@ void forward_values(const LayerInput& input, const LayerState& state, float* out
   if (values_are_weights(*input.recipe)) {
     masked_copy(input.weights, state.forward, out);
   } else {
-    soft_threshold(input.weights, state.forward, input.shape, input.pattern, state.beta, out);
+    soft_threshold(input.weights, state.forward, input.shape, input.pattern, state.beta, out,
+                   state.row_order);
   }
 }
 

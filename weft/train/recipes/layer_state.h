@@ -26,6 +26,7 @@ struct LayerState {
   Mask forward;        // no rows: the operand is dense
   Mask backward;       // no rows: the same as forward
   std::vector<int64_t> permutation;  // of outputs, for the backward mask
+  std::vector<int64_t> row_order;    // by which rows share (mask/row_order.h); empty: as they lie
   double beta = 1.0;                 // of the soft threshold
   bool scaled = false;               // beta has been computed, and is frozen
   Mask alive;                        // of lbc, [cells * groups, candidates]

@@ -122,6 +122,10 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
     recipe.schedule.mask_every = steps(key, value, 1);
   } else if (key == "permutation_every") {
     recipe.schedule.permutation_every = steps(key, value, 0);
+  } else if (key == "order_every") {
+    recipe.schedule.order_every = steps(key, value, 0);
+  } else if (key == "order_end") {
+    recipe.schedule.order_end = number(key, value, 0.0, 1.0);
   } else if (key == "permutation_search") {
     recipe.permutation_search = part_in<PermutationSearch>(kSearchNames, key, value);
   } else if (key == "permutation_goal") {
@@ -137,8 +141,9 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
   } else {
     throw Error(fmt::format(
         "recipe: unknown part '{}': known are forward, backward, gradient, decay, lambda, "
-        "mask_every, permutation_every, permutation_search, permutation_goal, dense_head, "
-        "dense_tail, removal_end, removal_power, fp8",
+        "mask_every, permutation_every, permutation_search, permutation_goal, order_every, "
+        "order_end, "
+        "dense_head, dense_tail, removal_end, removal_power, fp8",
         key));
   }
 }
@@ -159,9 +164,11 @@ void refuse_idle_parts(const Recipe& recipe, const std::set<std::string_view>& g
   for (const char* key : {"permutation_every", "permutation_search", "permutation_goal"}) {
     refuse_if(recipe.backward != B::kBiMask, key, "only backward=bi-mask permutes");
   }
-  for (const char* key : {"dense_head", "dense_tail"}) {
+  for (const char* key : {"dense_head", "dense_tail", "order_every"}) {
     refuse_if(forward == F::kDense, key, "it is dense throughout");
   }
+  refuse_if(recipe.schedule.order_every == 0 || forward == F::kFixed, "order_end",
+            "no row order is looked for again and again");
 }
 
 std::string known_recipes() {
@@ -224,6 +231,9 @@ void Recipe::check(const Pattern& pattern) const {
             "subsets need time to learn their scores: removal_end must come after the dense head");
   refuse_if(forward == F::kUnion && schedule.removal_end > 1.0 - schedule.dense_tail,
             "the removal must end before the dense tail begins");
+  refuse_if(forward == F::kUnion && schedule.order_every > 0,
+            "rows that share learn their scores together; an order goes with masks chosen by "
+            "magnitude");
   refuse_if(gradient == G::kMvueTwoDraw && (pattern.keep() != 2 || pattern.group() != 4),
             "the two-draw sampler is for 2:4; mvue takes any pattern");
   refuse_if(schedule.dense_head + schedule.dense_tail >= 1.0,
@@ -231,7 +241,8 @@ void Recipe::check(const Pattern& pattern) const {
 }
 
 bool Recipe::needs_total_steps() const {
-  return schedule.dense_head > 0.0 || schedule.dense_tail > 0.0 || forward == F::kUnion;
+  const bool orders = schedule.order_every > 0 && forward != F::kFixed;
+  return schedule.dense_head > 0.0 || schedule.dense_tail > 0.0 || forward == F::kUnion || orders;
 }
 
 std::string_view part_name(ForwardPart part) { return name_in<F>(kForwardNames, part); }
@@ -255,6 +266,11 @@ std::string describe_schedule(const Recipe& recipe) {
   }
   if (recipe.backward == B::kBiMask && s.permutation_every > 0) {
     add(fmt::format("permutation every {}", s.permutation_every));
+  }
+  if (s.order_every > 0) {
+    add(recipe.forward == F::kFixed
+            ? "row order found with it"
+            : fmt::format("row order every {} until {:.3g}", s.order_every, s.order_end));
   }
   if (recipe.forward == F::kSoft) add("β frozen");
   if (s.dense_tail > 0.0) add(fmt::format("dense for the last {:.3g}", s.dense_tail));

@@ -50,10 +50,12 @@ enum class DecayPart : uint8_t {
 struct Schedule {
   int64_t mask_every = 1;         // steps from one mask to the next
   int64_t permutation_every = 0;  // steps from one search for a permutation to the next; 0: none
-  double dense_head = 0.0;        // share of the steps, at the beginning, that is dense
-  double dense_tail = 0.0;        // share of the steps, at the end, that is dense
-  double removal_end = 0.5;       // share of the steps after which one subset is left (lbc: t_f)
-  double removal_power = 3.0;     // of the polynomial by which subsets are removed until then
+  int64_t order_every = 0;     // steps from one search for a row order to the next; 0: as rows lie
+  double order_end = 0.25;     // share of the steps after which a row order stays as it is
+  double dense_head = 0.0;     // share of the steps, at the beginning, that is dense
+  double dense_tail = 0.0;     // share of the steps, at the end, that is dense
+  double removal_end = 0.5;    // share of the steps after which one subset is left (lbc: t_f)
+  double removal_power = 3.0;  // of the polynomial by which subsets are removed until then
 };
 
 // How a permutation of outputs is looked for (permutation.h).

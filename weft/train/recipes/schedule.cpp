@@ -27,4 +27,11 @@ double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps)
   return end > head ? (static_cast<double>(step) - head) / (end - head) : 1.0;
 }
 
+bool is_order_step(const Recipe& recipe, int64_t step, int64_t total_steps) {
+  const Schedule& s = recipe.schedule;
+  if (s.order_every == 0 || step % s.order_every != 0) return false;
+  const double end = s.order_end * static_cast<double>(total_steps);
+  return step == 0 || total_steps == 0 || static_cast<double>(step) < end;
+}
+
 }  // namespace weft

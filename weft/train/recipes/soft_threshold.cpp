@@ -24,16 +24,27 @@ void shrink_row(const T* w, uint64_t kept, const Group& group, T beta, T* out) {
   }
 }
 
+// Where the rows of a cell begin.
+std::vector<int64_t> row_offsets(const Cell& cell, int64_t cols,
+                                 std::span<const int64_t> row_order) {
+  std::vector<int64_t> offsets;
+  for (int64_t r = 0; r < cell.rows; ++r) {
+    const int64_t place = cell.first_row + r * cell.step;
+    offsets.push_back((row_order.empty() ? place : row_order[static_cast<size_t>(place)]) * cols);
+  }
+  return offsets;
+}
+
 // One group of a cell: every row loses the same share of a weight.
 template <typename T>
-void shrink_cell(const T* w, const Cell& cell, int64_t cols, uint64_t kept, const Group& group,
+void shrink_cell(const T* w, const std::vector<int64_t>& rows, uint64_t kept, const Group& group,
                  T beta, T* out) {
   std::array<double, Pattern::kMaxGroup> sums{};
   double threshold = 0.0;
   for (int k = 0; k < group.length; ++k) {
-    for (int64_t r = 0; r < cell.rows; ++r) {
+    for (const int64_t row : rows) {
       sums[static_cast<size_t>(k)] +=
-          std::abs(static_cast<double>(w[r * cell.step * cols + k * group.step]));
+          std::abs(static_cast<double>(w[row + group.first_col + k * group.step]));
     }
     if (((kept >> k) & 1) == 0) threshold = std::max(threshold, sums[static_cast<size_t>(k)]);
   }
@@ -41,8 +52,8 @@ void shrink_cell(const T* w, const Cell& cell, int64_t cols, uint64_t kept, cons
     const double sum = sums[static_cast<size_t>(k)];
     const bool stays = ((kept >> k) & 1) != 0 && sum > threshold;
     const T share = stays ? static_cast<T>(1.0 - threshold / sum) : T{0};
-    for (int64_t r = 0; r < cell.rows; ++r) {
-      const int64_t at = r * cell.step * cols + k * group.step;
+    for (const int64_t row : rows) {
+      const int64_t at = row + group.first_col + k * group.step;
       out[at] = stays ? beta * (w[at] * share) : T{0};
     }
   }
@@ -88,7 +99,8 @@ constexpr int64_t kCellsPerItem = 16;
 
 template <typename T>
 void soft_threshold(const T* weights, const Mask& mask, const WeightShape& shape,
-                    const Pattern& pattern, double beta, T* out) {
+                    const Pattern& pattern, double beta, T* out,
+                    std::span<const int64_t> row_order) {
   const Grouping grouping(shape, pattern);
   const std::vector<Group> groups = grouping.all_groups();
   const int64_t cols = shape.cols(), cells = grouping.cells();
@@ -99,16 +111,19 @@ void soft_threshold(const T* weights, const Mask& mask, const WeightShape& shape
     for (int64_t c = item * kCellsPerItem; c < end; ++c) {
       const Cell cell = grouping.cell(c);
       const int64_t row = cell.first_row * cols;
+      std::vector<int64_t> members;
+      if (pattern.share() > 1) members = row_offsets(cell, cols, row_order);
       const int64_t first =
           fours ? shrink_words(weights + row, mask, c, scale, out + row) / pattern.group() : 0;
       for (auto g = static_cast<size_t>(first); g < groups.size(); ++g) {
         const Group& group = groups[g];
-        const uint64_t kept = Grouping::bits(mask, cell.first_row, group);
-        const int64_t at = row + group.first_col;
         if (pattern.share() == 1) {
-          shrink_row(weights + at, kept, group, scale, out + at);
+          const int64_t at = row + group.first_col;
+          shrink_row(weights + at, Grouping::bits(mask, cell.first_row, group), group, scale,
+                     out + at);
         } else {
-          shrink_cell(weights + at, cell, cols, kept, group, scale, out + at);
+          const uint64_t kept = Grouping::bits(mask, members.front() / cols, group);
+          shrink_cell(weights, members, kept, group, scale, out);
         }
       }
     }
@@ -116,16 +131,16 @@ void soft_threshold(const T* weights, const Mask& mask, const WeightShape& shape
 }
 
 template void soft_threshold(const float*, const Mask&, const WeightShape&, const Pattern&, double,
-                             float*);
+                             float*, std::span<const int64_t>);
 template void soft_threshold(const double*, const Mask&, const WeightShape&, const Pattern&, double,
-                             double*);
+                             double*, std::span<const int64_t>);
 
 double soft_threshold_scale(const float* weights, const Mask& mask, const WeightShape& shape,
-                            const Pattern& pattern) {
+                            const Pattern& pattern, std::span<const int64_t> row_order) {
   if (pattern.keep() == pattern.group()) return 1.0;
   const int64_t cols = shape.cols();
   std::vector<float> soft(static_cast<size_t>(shape.outs * cols));
-  soft_threshold(weights, mask, shape, pattern, 1.0, soft.data());
+  soft_threshold(weights, mask, shape, pattern, 1.0, soft.data(), row_order);
   double product = 0.0, square = 0.0;  // one after the other: the same for any number of threads
   for (size_t i = 0; i < soft.size(); ++i) {
     product += static_cast<double>(weights[i]) * soft[i];

@@ -15,19 +15,23 @@
 // Straight through: dW := dW̃, without β and without the Jacobian of S.
 #pragma once
 
+#include <span>
+
 #include "weft/core/mask.h"
 #include "weft/train/recipes/grouping.h"
 
 namespace weft {
 
-// mask: of the `keep` largest of each group (of the sums of a cell). out: [outs, cols], zero
+// mask: of the `keep` largest of each group (of the sums of a cell, whose rows are those that stand
+// in its places, if there is a row order). out: [outs, cols], zero
 // outside the mask.
 template <typename T>
 void soft_threshold(const T* weights, const Mask& mask, const WeightShape& shape,
-                    const Pattern& pattern, double beta, T* out);
+                    const Pattern& pattern, double beta, T* out,
+                    std::span<const int64_t> row_order = {});
 
 // Does not depend on the number of threads. 1 where S(W) is zero everywhere.
 double soft_threshold_scale(const float* weights, const Mask& mask, const WeightShape& shape,
-                            const Pattern& pattern);
+                            const Pattern& pattern, std::span<const int64_t> row_order = {});
 
 }  // namespace weft

@@ -148,6 +148,8 @@ std::vector<OptionField> make_fields() {
          o.rules = values;
        }},
       flag("sparse-ends", &O::sparse_ends, "The first and the last layer sparse as well"),
+      text("precision", "fp32|bf16", &O::precision, one_of({"fp32", "bf16"}),
+           "bf16: operands and activations; weights, sums and the optimiser stay fp32"),
       integer("steps", &O::steps, 1, kMany, "Optimiser steps"),
       integer("batch", &O::batch, 0, 1 << 24,
               "Images, or windows of text, per step; 0: what suits"),

@@ -34,6 +34,7 @@ struct RunOptions {
   std::string pattern = "2:4";
   std::vector<std::string> rules;  // "RE=recipe@pattern", see parse_rule
   bool sparse_ends = false;
+  std::string precision = "fp32";
 
   int64_t steps = 800;
   int64_t batch = 0;

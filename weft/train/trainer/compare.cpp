@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "weft/checkpoint/checkpoint.h"
+#include "weft/checkpoint/row_order_tensor.h"
 #include "weft/core/median.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
@@ -221,14 +221,19 @@ std::string broken_promise(const std::filesystem::path& model) {
   for (const ShardedTensor& tensor : checkpoint.tensors()) {
     const auto promised = plan.tensors.find(tensor.info.name);
     if (promised == plan.tensors.end()) continue;
-    const auto& [pattern, axis] = promised->second;
+    const auto& [pattern, axis, row_order] = promised->second;
     std::vector<std::byte> bytes(tensor.info.bytes());
     checkpoint.read(tensor, 0, bytes);
     const WeightShape shape = WeightShape::of(tensor.info.shape);
     const Mask nonzero = nonzero_mask(tensor.info.dtype, bytes, shape.outs, shape.cols());
+    const auto order = read_row_order(checkpoint, promised->second, shape.outs);
     int64_t violations = 0;
-    if (axis != Axis::kOut) violations += count_groups_in(nonzero, shape, pattern).violations;
-    if (axis != Axis::kIn) violations += count_groups_out(nonzero, shape, pattern).violations;
+    if (axis != Axis::kOut) {
+      violations += count_groups_in(nonzero, shape, pattern, order).violations;
+    }
+    if (axis != Axis::kIn) {
+      violations += count_groups_out(nonzero, shape, pattern, order).violations;
+    }
     if (violations > 0) {
       return fmt::format("{}: {} groups violate {}", tensor.info.name, violations, pattern.str());
     }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "weft/train/layers/tensor_math.h"
 #include "weft/train/trainer/trainer.h"
 
 namespace weft {
@@ -24,7 +25,8 @@ EvalReport evaluate(Model& model, const BatchSource& source, int64_t batch, int6
       chosen[static_cast<size_t>(i)] = begin + std::min(i, count - 1);
     }
     const Batch test = source.test_batch(chosen);
-    const torch::Tensor scores = model.forward(test.inputs).slice(0, 0, count).flatten(0, -2);
+    const torch::Tensor scores =
+        widened(model.forward(test.inputs)).slice(0, 0, count).flatten(0, -2);
     const torch::Tensor wanted = test.targets.slice(0, 0, count).flatten();
     loss += torch::nll_loss(torch::log_softmax(scores, -1), wanted, {}, at::Reduction::Sum)
                 .item<double>();

@@ -1,9 +1,11 @@
 #include "weft/train/trainer/export_model.h"
 
+#include "weft/checkpoint/row_order_tensor.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
 #include "weft/pack/packed_file.h"
 #include "weft/train/layers/layer.h"
+#include "weft/train/layers/state_tensors.h"
 #include "weft/train/recipes/schedule.h"
 #include "weft/train/trainer/tensor_file.h"
 
@@ -22,8 +24,14 @@ bool keeps_both_axes(const Layer& layer) {
   const ForwardPart forward = layer.settings().recipe.forward;
   if (forward == ForwardPart::kTransposable) return true;
   return forward == ForwardPart::kFixed &&
-         count_groups_out(layer.state().forward, layer.weight_shape(), layer.settings().pattern)
+         count_groups_out(layer.state().forward, layer.weight_shape(), layer.settings().pattern,
+                          layer.state().row_order)
                  .violations == 0;
+}
+
+// Empty: rows share as they lie.
+std::string row_order_of(const Layer& layer, const std::string& weight) {
+  return layer.state().row_order.empty() || !keeps_pattern(layer) ? "" : row_order_name(weight);
 }
 
 constexpr std::string_view kWeight = "weight", kDotWeight = ".weight";
@@ -44,9 +52,10 @@ SparsityPlan promises_of(Model& model) {
   SparsityPlan plan;
   for (const auto& [name, layer] : layers_of(model)) {
     if (!keeps_pattern(*layer)) continue;
-    plan.tensors.emplace(
-        weight_name(name),
-        Promise{layer->settings().pattern, keeps_both_axes(*layer) ? Axis::kBoth : Axis::kIn});
+    const std::string tensor = weight_name(name);
+    plan.tensors.emplace(tensor, Promise{layer->settings().pattern,
+                                         keeps_both_axes(*layer) ? Axis::kBoth : Axis::kIn,
+                                         row_order_of(*layer, tensor)});
   }
   return plan;
 }
@@ -80,6 +89,10 @@ void export_model(const std::filesystem::path& path, Model& model) {
     if (of_recipes.contains(buffer.value().unsafeGetTensorImpl())) continue;
     tensors.emplace_back(buffer.key(), buffer.value());
   }
+  for (const auto& [weight, layer] : layer_of) {
+    const std::string order = row_order_of(*layer, weight);
+    if (!order.empty()) tensors.emplace_back(order, words_of(layer->state().row_order));
+  }
   Metadata metadata = {{"format", "pt"}};
   promises_of(model).store_in(metadata);
   write_tensors(path, tensors, metadata);
@@ -89,7 +102,7 @@ bool export_packed(const std::filesystem::path& from, const std::filesystem::pat
   const Checkpoint checkpoint = Checkpoint::open(from);
   std::map<std::string, PackChoice> chosen;
   for (const auto& [name, promise] : checkpoint.plan().tensors) {
-    chosen.emplace(name, PackChoice{promise.pattern});
+    chosen.emplace(name, PackChoice{promise.as_rows_lie()});
   }
   if (chosen.empty()) return false;
   CheckpointWriter writer(to, packed_layout(checkpoint, chosen, PackedFormat::kWeft));

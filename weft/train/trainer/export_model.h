@@ -24,8 +24,8 @@ std::optional<std::string> layer_of_weight(const std::string& tensor);
 std::set<const void*> recipe_tensors(Model& model);
 
 // A safetensors file with the parameters under their names (of sparse layers, the operand of the
-// forward product) and the buffers that belong to the model and not to a recipe; `weft check` holds
-// it against its promises.
+// forward product), the buffers that belong to the model and not to a recipe, and the row orders by
+// which rows share; `weft check` holds it against its promises.
 void export_model(const std::filesystem::path& path, Model& model);
 
 // The same without the zeros; returns whether there was anything to pack.

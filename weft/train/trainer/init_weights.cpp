@@ -1,8 +1,9 @@
 #include "weft/train/trainer/init_weights.h"
 
 #include <charconv>
+#include <set>
 
-#include "weft/checkpoint/checkpoint.h"
+#include "weft/checkpoint/row_order_tensor.h"
 #include "weft/core/text.h"
 #include "weft/pack/packed_file.h"
 #include "weft/train/data/checksum.h"
@@ -68,8 +69,8 @@ torch::Tensor read_as(const torch::Tensor& model, const Checkpoint& checkpoint,
 }
 
 void note_left_out(const Checkpoint& checkpoint, const NamedTensors& wanted,
+                   std::set<std::string> names,
                    const std::function<void(const std::string&)>& note) {
-  std::set<std::string> names;
   for (const auto& [name, tensor] : wanted) names.insert(name);
   const std::string* first = nullptr;
   int64_t count = 0;
@@ -117,6 +118,7 @@ InitRecord load_init(const std::filesystem::path& path, Model& model,
   for (const ShardedTensor& tensor : checkpoint.tensors()) found[tensor.info.name] = &tensor;
   std::erase_if(init.plan.tensors,
                 [&](const auto& promise) { return !found.contains(promise.first); });
+  std::set<std::string> orders;  // of rows, by name
   const NamedTensors wanted = wanted_tensors(model);
   require_fitting(checkpoint, found, wanted);
   const torch::NoGradGuard no_grad;
@@ -126,7 +128,13 @@ InitRecord load_init(const std::filesystem::path& path, Model& model,
     init.checksum = checksum(init.checksum, {static_cast<const std::byte*>(weights.data_ptr()),
                                              static_cast<size_t>(weights.nbytes())});
   }
-  note_left_out(checkpoint, wanted, note);
+  for (const auto& [name, promise] : init.plan.tensors) {
+    const std::vector<int64_t>& shape = found.at(name)->info.shape;
+    if (promise.row_order.empty() || shape.empty()) continue;
+    init.row_orders.emplace(name, read_row_order(checkpoint, promise, shape.front()));
+    orders.insert(promise.row_order);
+  }
+  note_left_out(checkpoint, wanted, orders, note);
   return init;
 }
 

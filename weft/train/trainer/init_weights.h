@@ -3,7 +3,9 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "weft/checkpoint/plan.h"
 #include "weft/core/json.h"
@@ -16,6 +18,9 @@ namespace weft {
 struct InitRecord {
   uint32_t checksum = 0;  // of the weights as the model has them: tells runs apart
   SparsityPlan plan;      // of tensors that are in the file
+  // By weight, those that the plan names (checkpoint/row_order_tensor.h). Not in run.json: the
+  // first checkpoint of the run has them.
+  std::map<std::string, std::vector<int64_t>> row_orders = {};
 
   Json to_json() const;
   // Throws Error that begins with `what`, the file that it is from.

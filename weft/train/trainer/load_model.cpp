@@ -2,8 +2,9 @@
 
 #include <re2/re2.h>
 
-#include "weft/checkpoint/plan.h"
+#include "weft/checkpoint/row_order_tensor.h"
 #include "weft/core/text.h"
+#include "weft/train/layers/layer.h"
 #include "weft/train/run/run_folder.h"
 #include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/init_weights.h"
@@ -41,10 +42,21 @@ TrainingPlan plan_of(const SparsityPlan& promises, const std::set<std::string>& 
                           promise.pattern});
   }
   plan.rules.push_back({".*", "dense", Pattern(2, 4)});
+  plan.precision = parse_precision(options.precision);
   plan.total_steps = 1;
   plan.micro_batches = static_cast<int>(options.accumulate);
   plan.planner = std::move(planner);
   return plan;
+}
+
+void give_row_orders(const std::filesystem::path& path, const SparsityPlan& promises,
+                     Model& model) {
+  const Checkpoint checkpoint = Checkpoint::open(path);
+  for (const auto& [name, layer] : layers_of(model)) {
+    const auto promise = promises.tensors.find(weight_name(name));
+    if (promise == promises.tensors.end() || layer->always_dense()) continue;
+    layer->give_row_order(read_row_order(checkpoint, promise->second, layer->weight_shape().outs));
+  }
 }
 
 }  // namespace
@@ -77,8 +89,10 @@ RunParts load_model(const std::filesystem::path& folder, const std::string& data
   auto planner = std::make_shared<Planner>();
   const std::string name = printable(folder.string(), 4096) + "/run.json";
   remember_plan(*planner, record["plan"], name);
-  sparsify(*parts.model, plan_of(SparsityPlan::from_metadata(file.metadata, file.name),
-                                 transposable_layers(record, name), parts.options, planner));
+  const SparsityPlan promises = SparsityPlan::from_metadata(file.metadata, file.name);
+  sparsify(*parts.model,
+           plan_of(promises, transposable_layers(record, name), parts.options, planner));
+  give_row_orders(path, promises, *parts.model);
   return parts;
 }
 

@@ -11,6 +11,7 @@
 #include "weft/core/text.h"
 #include "weft/core/version.h"
 #include "weft/kernel/dense.h"
+#include "weft/kernel/tile_unit.h"
 #include "weft/train/data/checksum.h"
 #include "weft/train/run/read_file.h"
 #include "weft/train/trainer/export_model.h"
@@ -57,18 +58,22 @@ void add_promised(const InitRecord& init, const std::string& file, const LayerRu
 
 }  // namespace
 
-Json environment_json(int threads) {
-  return {{"weft", kVersion},
-          {"torch", TORCH_VERSION},
-          {"threads", threads},
-          {"isa", current_isa()},
-          {"dense_isa", dense_isa()}};
+Json environment_json(int threads, Precision precision) {
+  Json environment{{"weft", kVersion},
+                   {"torch", TORCH_VERSION},
+                   {"threads", threads},
+                   {"isa", current_isa()},
+                   {"dense_isa", dense_isa()}};
+  if (precision == Precision::kBf16) environment["tile_unit"] = tile_unit_name(tile_unit());
+  return environment;
 }
 
 std::string run_name(const RunOptions& options, uint32_t data,
                      const std::optional<InitRecord>& init) {
   Json all = options.to_json();
-  if (!init) all.erase("init");  // the name that runs had before there was this option
+  // The name that runs had before there were these options.
+  if (!init) all.erase("init");
+  if (options.precision == "fp32") all.erase("precision");
   for (const char* name : {"threads", "plan", "checkpoint-every", "export"}) all.erase(name);
   const std::string text = all.dump();
   const uint32_t sum = checksum(0, std::as_bytes(std::span(text)));
@@ -124,6 +129,7 @@ TrainingPlan training_plan(const RunOptions& options, const std::optional<InitRe
     plan.rules.push_back({".*", "dense", plan.pattern, "init promises nothing for it"});
   }
   plan.first_and_last_dense = !options.sparse_ends;
+  plan.precision = parse_precision(options.precision);
   plan.total_steps = options.steps;
   plan.seed = static_cast<uint64_t>(options.seed);
   plan.micro_batches = static_cast<int>(options.accumulate);
@@ -138,7 +144,7 @@ std::vector<std::string> lost_promises(const RunOptions& options, const InitReco
   for (const auto& [name, layer] : layers_of(model)) named[name] = layer;
   const auto parameters = model.named_parameters();
   std::vector<std::string> crowded, thawed, unpromised;
-  for (const auto& [report, plan] : layers) {
+  for (const auto& [report, plan, order] : layers) {
     const std::string tensor = weight_name(report.name);
     const torch::Tensor* found = parameters.find(tensor);
     if (found == nullptr) continue;
@@ -178,8 +184,14 @@ Json layers_json(const std::vector<PlannedLayer>& layers) {
     if (layer.plan) {
       for (const Product product : kProducts) {
         const ProductPlan& one = (*layer.plan)[product];
-        entry[kind_name(one.kind)] = {{"choice", choice_name(one.choice)}, {"reason", one.reason}};
+        Json& planned = entry[kind_name(one.kind)];
+        planned = {{"choice", choice_name(one.choice)}, {"reason", one.reason}};
+        if (!one.arithmetic.empty()) planned["arithmetic"] = one.arithmetic;
       }
+    }
+    if (layer.order) {
+      entry["retained"] = layer.order->retained;
+      entry["retained_as_rows_lie"] = layer.order->retained_as_rows_lie;
     }
     list.push_back(std::move(entry));
   }

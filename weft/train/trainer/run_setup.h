@@ -19,10 +19,17 @@ namespace weft {
 struct PlannedLayer {
   LayerReport report;
   std::optional<LayerPlan> plan;
+  // Of a finished run, where rows share by an order: the magnitude that the mask retains, and that
+  // it would retain as rows lie.
+  struct OrderGain {
+    double retained = 0.0;
+    double retained_as_rows_lie = 0.0;
+  };
+  std::optional<OrderGain> order = std::nullopt;
 };
 Json layers_json(const std::vector<PlannedLayer>& layers);
 
-Json environment_json(int threads);
+Json environment_json(int threads, Precision precision);
 
 // What a checkpoint must agree with to be of this run: all that its numbers depend on, but for
 // where and how fast it runs. data: the checksum of the data.

@@ -18,6 +18,7 @@ Json json_of(const LayerTelemetry& t, const Recipe& recipe, bool costly) {
              {"bwd_x_ms", ms(t.times.products[1])},
              {"bwd_w_ms", ms(t.times.products[2])}};
   if (costly) entry["retained"] = t.retained;
+  if (t.retained_as_rows_lie) entry["retained_as_rows_lie"] = *t.retained_as_rows_lie;
   if (recipe.backward == BackwardPart::kBiMask) entry["backward_kept"] = t.backward_kept;
   if (t.cosine) entry["cosine"] = *t.cosine;
   if (recipe.forward == ForwardPart::kUnion) entry["alive"] = t.alive;
@@ -25,12 +26,13 @@ Json json_of(const LayerTelemetry& t, const Recipe& recipe, bool costly) {
   return entry;
 }
 
-// "sparse/dense/-": which of the three ran sparse.
+// "sparse/dense/-", or "sparse bf16/...": which of the three ran sparse.
 void note_products(const std::string& plan, std::set<std::string>& products) {
   size_t begin = 0;
   for (const char* product : {"fwd", "bwd_x", "bwd_w"}) {
     const size_t end = std::min(plan.find('/', begin), plan.size());
-    if (plan.substr(begin, end - begin) == choice_name(Choice::kSparse)) products.insert(product);
+    const std::string_view one = std::string_view(plan).substr(begin, end - begin);
+    if (one.starts_with(choice_name(Choice::kSparse))) products.insert(product);
     if (end == plan.size()) return;
     begin = end + 1;
   }

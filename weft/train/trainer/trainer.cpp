@@ -11,6 +11,7 @@
 #include "weft/core/median.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
+#include "weft/train/layers/tensor_math.h"
 #include "weft/train/run/peak_memory.h"
 #include "weft/train/run/run_folder.h"
 #include "weft/train/step.h"
@@ -61,7 +62,7 @@ struct Trainer::State {
     record = Json{{"format", "weft.run"},
                   {"version", 1},
                   {"options", options.to_json()},
-                  {"environment", environment_json(threads())},
+                  {"environment", environment_json(threads(), parse_precision(options.precision))},
                   {"data_crc32", fmt::format("{:08x}", data_checksum)},
                   {"status", "running"}};
     if (init) record["init"] = init->to_json();
@@ -69,6 +70,7 @@ struct Trainer::State {
         sparsify(*parts.model, training_plan(options, init, planner));
     for (LayerReport& report : reports) layers.push_back({std::move(report), std::nullopt});
     for (const auto& [name, layer] : layers_of(*parts.model)) named_layers[name] = layer;
+    if (init) give_row_orders();
     optimizer = make_optimizer(*parts.model, options);
     if (options.dense_flips) {
       dense_flips.emplace(*parts.model, Pattern::parse(options.pattern));
@@ -87,6 +89,30 @@ struct Trainer::State {
   static InitRecord saved_init(const Json& saved, const std::string& file) {
     WEFT_CHECK(saved.contains("init"), "{}: 'init' is missing", file);
     return InitRecord::from_json(saved["init"], file);
+  }
+
+  // Of layers that keep the mask of a file.
+  void give_row_orders() {
+    for (const auto& [tensor, order] : init->row_orders) {
+      const auto layer = named_layers.find(layer_of_weight(tensor).value_or(tensor));
+      if (layer == named_layers.end()) continue;
+      const LayerSettings& settings = layer->second->settings();
+      const bool fixed = settings.recipe.forward == ForwardPart::kFixed;
+      if (fixed && settings.pattern == init->plan.tensors.at(tensor).pattern) {
+        layer->second->give_row_order(order);
+      }
+    }
+  }
+
+  // What the row orders of layers have brought, at the end.
+  void note_order_gains() {
+    for (PlannedLayer& layer : layers) {
+      const auto found = named_layers.find(layer.report.name);
+      if (found == named_layers.end() || found->second->state().row_order.empty()) continue;
+      const LayerTelemetry t = found->second->telemetry(/*costly=*/true);
+      if (t.retained_as_rows_lie) layer.order = {t.retained, *t.retained_as_rows_lie};
+    }
+    record["layers"] = layers_json(layers);
   }
 
   // An empty pass shows every layer the size of its input, so that all is planned before the first
@@ -121,7 +147,7 @@ struct Trainer::State {
   // ─── one step ───
 
   torch::Tensor loss_of(const Batch& batch) {
-    const torch::Tensor scores = parts.model->forward(batch.inputs).flatten(0, -2);
+    const torch::Tensor scores = widened(parts.model->forward(batch.inputs)).flatten(0, -2);
     return torch::nn::functional::cross_entropy(
         scores, batch.targets.flatten(),
         torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(
@@ -369,7 +395,7 @@ struct Trainer::State {
   }
 
   void say_what_differs(const Json& saved) {
-    const Json now = environment_json(threads());
+    const Json now = environment_json(threads(), parse_precision(parts.options.precision));
     for (const Json::Member& member : now.members()) {
       const Json then = saved.contains(member.name) ? saved[member.name] : Json("unknown");
       if (then == member.value) continue;
@@ -524,6 +550,7 @@ RunResult Trainer::finish() {
     result.packed_bytes = file_bytes(state.folder->packed());
   }
   result.peak_bytes = peak_resident_bytes();
+  state.note_order_gains();
   state.record["status"] = "done";
   state.record["result"] = to_json(result);
   state.write_record();
