@@ -11,10 +11,14 @@
 #include "weft/core/bf16.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
+#include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/sparse.h"
 #include "weft/kernel/synthetic.h"
+#include "weft/kernel/tile_product.h"
+#include "weft/kernel/tile_unit.h"
 #include "weft/kernel/transpose.h"
 #include "weft/mask/solver.h"
+#include "weft/pack/tiles.h"
 
 namespace weft::bench {
 namespace {
@@ -73,16 +77,23 @@ void run_dense(ProductKind kind, MatrixView<const float> activations,
   multiply(call);
 }
 
-// Compares the result that stands in `product` with weft's dense product of `operand`. Operands lie
-// in
-// [-1, 1]: rounding stays below 1e-3 at these depths, a wrong index or a wrong product does not.
+// How far a result may be from the right one, relative to it: half a unit of bf16 where it is kept
+// so, and twice that.
+float rounding_of(const Arithmetic& arithmetic, ProductKind kind) {
+  const bool bf16 = arithmetic.storage == Precision::kBf16;
+  return bf16 && product_of(kind) != Product::kBackwardWeight ? 0x1p-7f : 0.0f;
+}
+
+// Compares the result that stands in `product` with weft's dense fp32 product of `operand`.
+// Operands lie in [-1, 1]: rounding of sums stays below 1e-3 at these depths, a wrong index or a
+// wrong product does not.
 void check_result(const std::string& what, ProductKind kind, SyntheticProduct& product,
-                  MatrixView<const float> operand) {
+                  MatrixView<const float> operand, float rounding = 0.0f) {
   const MatrixView<float> found = product.result();
   std::vector<float> wanted(static_cast<size_t>(found.rows * found.cols));
   run_dense(kind, product.activations(), operand, {wanted.data(), found.rows, found.cols});
   for (size_t i = 0; i < wanted.size(); ++i) {
-    WEFT_CHECK(std::abs(found.data[i] - wanted[i]) <= 0.01f,
+    WEFT_CHECK(std::abs(found.data[i] - wanted[i]) <= 0.01f + rounding * std::abs(wanted[i]),
                "bench: {} {}: element {} is {}, weft's dense product has {}", what, kind_name(kind),
                i, found.data[i], wanted[i]);
   }
@@ -92,8 +103,12 @@ void check_result(const std::string& what, ProductKind kind, SyntheticProduct& p
 class Contender {
  public:
   Contender(ProductKind kind, const LayerShape& shape, const Pattern& pattern, PackLayout layout,
-            ValueType values)
-      : product_(kind, shape, pattern), kind_(kind), pattern_(pattern), values_(values) {
+            ValueType values, const Arithmetic& arithmetic)
+      : product_(kind, shape, pattern, arithmetic),
+        kind_(kind),
+        pattern_(pattern),
+        values_(values),
+        rounding_(rounding_of(arithmetic, kind)) {
     if (layout == PackLayout::kStream) pack_stream_again();
   }
 
@@ -135,7 +150,8 @@ class Contender {
             values_ == ValueType::kF32 ? value : bf16_to_float(float_to_bf16(value));
       }
     }
-    check_result("sparse", kind_, product_, {masked.data(), operand.rows, operand.cols});
+    product_.expand_result();
+    check_result("sparse", kind_, product_, {masked.data(), operand.rows, operand.cols}, rounding_);
   }
 
   SyntheticProduct& product() { return product_; }
@@ -171,6 +187,7 @@ class Contender {
   ProductKind kind_;
   Pattern pattern_;
   ValueType values_;
+  float rounding_;
   std::optional<PackedMatrix> stream_;
   std::vector<float> dense_gradient_;  // masked
 };
@@ -183,18 +200,27 @@ struct Entry {
 
 constexpr int64_t kFewTokens = 16;
 
+// The best that there is for a pattern: tiles where it fills them, on a CPU that multiplies tiles.
+Arithmetic sparse_arithmetic(Precision precision, ProductKind kind, const Pattern& pattern) {
+  const std::vector<Arithmetic> all = arithmetics(precision);
+  return has_tile_product(kind, pattern) ? all.back() : all.front();
+}
+
 // What runs against one dense product: every pattern, with few tokens in both value types.
 std::vector<Entry> entries(const GemmPlan& plan, ProductKind kind, const LayerShape& shape,
                            int threads) {
   std::vector<Entry> list;
-  const bool few = shape.tokens <= kFewTokens && kind == ProductKind::kForward;
+  const bool fp32 = plan.precision == Precision::kFp32;
+  const bool few = fp32 && shape.tokens <= kFewTokens && kind == ProductKind::kForward;
   for (const Pattern& pattern : plan.patterns) {
     for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
-      if (values == ValueType::kBf16 && !few) continue;
-      const PackLayout layout = few ? PackLayout::kStream : PackLayout::kPanel;
-      GemmRecord record{kind, pattern, shape, threads, values, layout,       "", 0,
-                        0,    {},      0,     0,       0,      std::nullopt, {}};
-      list.push_back({std::make_unique<Contender>(kind, shape, pattern, layout, values),
+      if (fp32 ? values == ValueType::kBf16 && !few : values == ValueType::kF32) continue;
+      const Arithmetic arithmetic = sparse_arithmetic(plan.precision, kind, pattern);
+      const PackLayout layout = few                                    ? PackLayout::kStream
+                                : arithmetic.compute == Compute::kBf16 ? PackLayout::kTile
+                                                                       : PackLayout::kPanel;
+      GemmRecord record{kind, pattern, shape, threads, values, layout, arithmetic};
+      list.push_back({std::make_unique<Contender>(kind, shape, pattern, layout, values, arithmetic),
                       std::move(record),
                       {},
                       {}});
@@ -226,12 +252,67 @@ std::vector<Dense> dense_products(ProductKind kind, SyntheticProduct& product) {
   return list;
 }
 
-Dense fastest_dense(ProductKind kind, SyntheticProduct& product) {
-  const std::vector<Dense> list = dense_products(kind, product);
-  for (const Dense& dense : list) {
-    dense.run();
-    check_result(dense.name, kind, product, product.operand());
+// Gᵀ X on tiles with G turned over beforehand, as a packed gradient is packed beforehand.
+Dense turned_product(const LayerShape& shape) {
+  struct Operands {
+    explicit Operands(const LayerShape& shape)
+        : product(ProductKind::kBackwardWeight, shape, Pattern(1, 1),
+                  {Precision::kBf16, Compute::kBf16}),
+          g(static_cast<size_t>(shape.outs * shape.tokens)),
+          x(static_cast<size_t>(shape.tokens * shape.ins)) {
+      const MatrixView<const float> from_g = product.operand(), from_x = product.activations();
+      for (int64_t t = 0; t < shape.tokens; ++t) {
+        for (int64_t o = 0; o < shape.outs; ++o) {
+          g[static_cast<size_t>(o * shape.tokens + t)] = to_bf16(from_g.at(t, o));
+        }
+      }
+      round_to_bf16(from_x.data, static_cast<int64_t>(x.size()), x.data());
+    }
+    SyntheticProduct product;
+    std::vector<Bf16> g, x;
+    DenseTiles tiles;
+  };
+  const auto all = std::make_shared<Operands>(shape);
+  return {fmt::format("weft, bf16 on {}, g turned beforehand", tile_unit_name(tile_unit())),
+          [all, shape] {
+            all->tiles.pack(MatrixView<const Bf16>(all->x.data(), shape.tokens, shape.ins), false);
+            multiply_dense_tiles(DenseTileCall<float>{
+                MatrixView<const Bf16>(all->g.data(), shape.outs, shape.tokens), &all->tiles,
+                nullptr, 0.0f, all->product.result()});
+          }};
+}
+
+// The same of bf16 operands. They are kept by the products themselves. A gradient is computed
+// without masking it.
+std::vector<Dense> bf16_products(ProductKind any_kind, const LayerShape& shape) {
+  const ProductKind kind =
+      any_kind == ProductKind::kBackwardWeightMasked ? ProductKind::kBackwardWeight : any_kind;
+  std::vector<Dense> list;
+  for (const Arithmetic& arithmetic : arithmetics(Precision::kBf16)) {
+    const auto product = std::make_shared<SyntheticProduct>(kind, shape, Pattern(1, 1), arithmetic);
+    list.push_back({"weft, " + arithmetic.str(), [product] { product->run_dense(); }});
+    product->run_dense();
+    product->expand_result();
+    check_result(list.back().name, kind, *product, product->operand(),
+                 rounding_of(arithmetic, kind));
   }
+  const bool tiles = tile_unit() != TileUnit::kNone;
+  if (tiles && kind == ProductKind::kBackwardWeight) list.push_back(turned_product(shape));
+  if (no_bf16().empty()) {
+    const auto product = std::make_shared<SyntheticProduct>(kind, shape, Pattern(1, 1));
+    const bool weight = product_of(kind) == Product::kBackwardWeight;
+    const auto run = prepare_matmul(
+        MatmulType::kBf16, op_of(kind), weight ? product->operand() : product->activations(),
+        weight ? product->activations() : product->operand(), product->result());
+    list.push_back(
+        {"oneDNN matmul in bf16, operands laid out beforehand", [product, run] { run(); }});
+    run();
+    check_result(list.back().name, kind, *product, product->operand(), 0x1p-5f);
+  }
+  return list;
+}
+
+const Dense& fastest_of(const std::vector<Dense>& list) {
   const Dense* fastest = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (int round = 0; round < 3; ++round) {
@@ -243,6 +324,15 @@ Dense fastest_dense(ProductKind kind, SyntheticProduct& product) {
     }
   }
   return *fastest;
+}
+
+Dense fastest_dense(ProductKind kind, SyntheticProduct& product) {
+  const std::vector<Dense> list = dense_products(kind, product);
+  for (const Dense& dense : list) {
+    dense.run();
+    check_result(dense.name, kind, product, product.operand());
+  }
+  return fastest_of(list);
 }
 
 std::optional<double> bf16_ms(ProductKind kind, SyntheticProduct& product) {
@@ -262,14 +352,22 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
                                       const LayerShape& shape, int threads, Planner& planner) {
   std::vector<Entry> list = entries(plan, kind, shape, threads);
   for (Entry& entry : list) entry.contender->check();
+  const bool fp32 = plan.precision == Precision::kFp32;
   SyntheticProduct& any = list.front().contender->product();
-  const Dense dense = fastest_dense(kind, any);
+  const Dense dense = fp32 ? fastest_dense(kind, any) : fastest_of(bf16_products(kind, shape));
+  const Dense dense_fp32 = fp32 ? Dense() : fastest_dense(kind, any);
   const bool cold = list.front().record.layout == PackLayout::kStream;
-  std::vector<double> dense_ms;
+  std::vector<double> dense_ms, dense_fp32_ms;
   const auto time_dense = [&] {
     dense_ms.push_back(cold ? cold_ms(dense.run) : time_ms(dense.run));
+    if (!fp32) dense_fp32_ms.push_back(time_ms(dense_fp32.run));
   };
-  double peak = fma_peak_gflops(threads);
+  const bool tiles = !fp32 && tile_unit() != TileUnit::kNone;
+  const auto peak_gflops = [&] {
+    return tiles ? tile_peak_gflops(threads) : fma_peak_gflops(threads);
+  };
+  const double fma_peak = fma_peak_gflops(threads);
+  double peak = peak_gflops();
   for (int round = 0; round < plan.rounds; ++round) {
     const bool forwards = round % 2 == 0;
     if (forwards) time_dense();
@@ -280,8 +378,8 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
     if (!forwards) time_dense();
     for (Entry& entry : list) entry.pack_ms.push_back(entry.contender->pack_ms());
   }
-  peak = std::max(peak, fma_peak_gflops(threads));
-  const std::optional<double> bf16 = bf16_ms(kind, any);
+  peak = std::max(peak, peak_gflops());
+  const std::optional<double> bf16 = fp32 ? bf16_ms(kind, any) : std::nullopt;
   std::vector<GemmRecord> records;
   for (Entry& entry : list) {
     GemmRecord& record = entry.record;
@@ -298,10 +396,18 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
     record.pack_ms = spread_of(entry.pack_ms).median;
     record.mask_ms = entry.contender->mask_ms();
     record.dense_bf16_ms = bf16;
+    if (!fp32) {
+      record.dense_fp32_ms = spread_of(dense_fp32_ms).median;
+      record.fp32_share = shape.flops() / *record.dense_fp32_ms * 1e-6 / fma_peak;
+    }
     PlanRequest request{shape, record.pattern};
     request.transposable = kind != ProductKind::kBackwardDataRagged;
     request.masked_gradient = kind == ProductKind::kBackwardWeightMasked;
-    if (!cold) record.plan = planner.plan(request)[product_of(kind)].choice;
+    request.precision = plan.precision;
+    if (!cold) {
+      const ProductPlan chosen = planner.plan(request)[product_of(kind)];
+      record.plan = path_text(chosen.choice, chosen.compute);
+    }
     records.push_back(record);
   }
   return records;

@@ -7,6 +7,11 @@
 // ratios within rounds. Before anything is timed, the sparse result is checked against the dense
 // product of the masked operand: a wrong result is an Error and no figure.
 //
+// In bf16 operands and results of either path are kept in bf16. The dense peers are weft's, in
+// every arithmetic that the CPU has (calibration.h), and oneDNN's where it has one, its operands
+// laid out beforehand. The fastest fp32 product of the same shape stands beside. On tiles the dense
+// gradient of weights has its left operand turned over beforehand, as the sparse one has it packed.
+//
 // A sparse time has everything that happens per call, copying of the dense operand included.
 // Packing and finding the mask have their own figures: who packs once per step pays them once per
 // step.
@@ -28,6 +33,7 @@ struct GemmPlan {
   std::vector<ProductKind> kinds = {kProductKinds.begin(), kProductKinds.end()};
   std::vector<int> threads;
   int rounds = 5;
+  Precision precision = Precision::kFp32;
 };
 
 struct GemmRecord {
@@ -37,24 +43,29 @@ struct GemmRecord {
   int threads;
   ValueType values;
   PackLayout layout;
-  std::string dense_peer;
-  double dense_ms;
-  double sparse_ms;
-  Spread ratio;  // dense / sparse; the median is that of the medians
-  double pack_ms;
-  double mask_ms;
-  double peak_gflops;
-  std::optional<Choice> plan;  // of the planner, packing counted in; it knows panels only
-  std::optional<double> dense_bf16_ms;
+  Arithmetic arithmetic;  // of the sparse product
+  std::string dense_peer = {};
+  double dense_ms = 0;
+  double sparse_ms = 0;
+  Spread ratio = {};  // dense / sparse; the median is that of the medians
+  double pack_ms = 0;
+  double mask_ms = 0;
+  double peak_gflops = 0;                    // of the tile unit, in bf16 on a CPU that has one
+  std::optional<std::string> plan = {};      // packing counted in; the planner knows no streams
+  std::optional<double> dense_bf16_ms = {};  // in fp32 only: the best bf16 product beside
+  std::optional<double> dense_fp32_ms = {};  // in bf16 only: the best fp32 product beside
 
   double dense_gflops() const { return shape.flops() / dense_ms * 1e-6; }
   double effective_gflops() const { return shape.flops() / sparse_ms * 1e-6; }
   double real_gflops() const { return effective_gflops() * pattern.keep() / pattern.group(); }
-  // The dense peer did not reach what it can, so something else used the machine. Means nothing
-  // where memory is the bound, or the product is too small to reach the peak.
+  double fp32_share = 0;  // in bf16 only: the share of the FMA peak that the fp32 product reached
+
+  // The dense fp32 peer did not reach what it can, so something else used the machine. Means
+  // nothing where memory is the bound, or the product is too small to reach the peak.
   bool disturbed() const {
     constexpr double kLargeEnough = 1e9;  // flops
-    return shape.tokens > 16 && shape.flops() >= kLargeEnough && dense_gflops() < 0.8 * peak_gflops;
+    if (shape.tokens <= 16 || shape.flops() < kLargeEnough) return false;
+    return (dense_fp32_ms ? fp32_share : dense_gflops() / peak_gflops) < 0.8;
   }
 };
 

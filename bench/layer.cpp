@@ -105,8 +105,7 @@ class Bench {
   void find_rare_work() {
     const LayerSettings settings = layer_->settings();
     const Schedule& schedule = settings.recipe.schedule;
-    const int64_t every =
-        schedule.permutation_every > 0 ? schedule.permutation_every : schedule.mask_every;
+    const int64_t every = rare_work_every(schedule);
     if (every <= 1 || layer_->always_dense()) return;
     std::vector<double> first, usual;
     for (int i = 0; i < 3; ++i) {

@@ -52,30 +52,51 @@ HWY_AFTER_NAMESPACE();
 #include <chrono>
 
 #include "weft/core/parallel.h"
+#include "weft/kernel/tile_ops.h"
 
 namespace weft::bench {
 
 HWY_EXPORT(MultiplyAdds);
 
-double fma_peak_gflops(int threads) {
+namespace {
+
+// The best of several runs of `work`, which returns the flops of an item.
+template <typename Work>
+double best_gflops(int threads, Work work) {
   constexpr int kRuns = 5;
-  constexpr int64_t kItems = 32;      // per thread, so that they end together
-  constexpr int64_t kSteps = 80'000;  // about 0.2 ms
+  constexpr int64_t kItems = 32;  // per thread, so that they end together
   const int before = weft::threads();
   set_threads(threads);
   double best = 0;
   for (int run = 0; run < kRuns; ++run) {
     std::atomic<double> flops{0};
     const auto begun = std::chrono::steady_clock::now();
-    parallel_for(threads * kItems, [&](int64_t) {
-      float factor = 0.999999f;  // the sums stay normal numbers: subnormal ones would be slow
-      flops += HWY_DYNAMIC_DISPATCH(MultiplyAdds)(kSteps, &factor);
-    });
+    parallel_for(threads * kItems, [&](int64_t) { flops += work(); });
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
     best = std::max(best, flops.load() / took.count() * 1e-9);
   }
   set_threads(before);
   return best;
+}
+
+}  // namespace
+
+double fma_peak_gflops(int threads) {
+  constexpr int64_t kSteps = 80'000;  // about 0.2 ms
+  return best_gflops(threads, [] {
+    float factor = 0.999999f;  // the sums stay normal numbers: subnormal ones would be slow
+    return HWY_DYNAMIC_DISPATCH(MultiplyAdds)(kSteps, &factor);
+  });
+}
+
+double tile_peak_gflops(int threads) {
+  const TileUnit unit = tile_unit();
+  const TileOps& ops = tile_ops(unit);
+  const int64_t steps = unit == TileUnit::kEmulated ? 10 : 5'000;  // a fraction of a millisecond
+  return best_gflops(threads, [&] {
+    const TileSession session(ops);
+    return ops.busy(steps);
+  });
 }
 
 }  // namespace weft::bench

@@ -27,11 +27,12 @@ std::string sparse_phase(const std::string& text) {
 
 // x and the gradient of the result: the same for all.
 struct Inputs {
-  explicit Inputs(const BlockShape& shape) {
+  explicit Inputs(const BlockShape& shape, Precision precision = Precision::kFp32) {
     torch::manual_seed(2);
+    const auto dtype = precision == Precision::kFp32 ? torch::kFloat : torch::kBFloat16;
     const std::vector<int64_t> sizes = {shape.tokens / shape.context, shape.context, shape.width};
-    x = torch::randn(sizes).requires_grad_(true);
-    g = torch::randn(sizes) / static_cast<double>(shape.tokens);
+    x = torch::randn(sizes).to(dtype).requires_grad_(true);
+    g = (torch::randn(sizes) / static_cast<double>(shape.tokens)).to(dtype);
   }
   torch::Tensor x, g;
 };
@@ -45,7 +46,7 @@ RunOptions adamw_options() {
 class BlockBench {
  public:
   BlockBench(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,
-             std::shared_ptr<Planner> planner, const Inputs& inputs)
+             Precision precision, std::shared_ptr<Planner> planner, const Inputs& inputs)
       : inputs_(inputs) {
     torch::manual_seed(1);
     block_ = std::make_shared<TransformerBlock>(
@@ -56,6 +57,7 @@ class BlockBench {
     plan.first_and_last_dense = false;
     plan.total_steps = 1000;
     plan.planner = std::move(planner);
+    plan.precision = precision;
     sparsify(*block_, plan);
     optimizer_ = make_optimizer(*block_, adamw_options());
     layers_ = layers_of(*block_);
@@ -113,8 +115,7 @@ class BlockBench {
     for (const auto& [name, layer] : layers_) {
       const LayerSettings settings = layer->settings();
       const Schedule& schedule = settings.recipe.schedule;
-      const int64_t every =
-          schedule.permutation_every > 0 ? schedule.permutation_every : schedule.mask_every;
+      const int64_t every = rare_work_every(schedule);
       if (every <= 1 || layer->always_dense()) continue;
       layer->configure(settings);
       const double first = milliseconds([&] { layer->bring_up_to_date(); });
@@ -196,9 +197,11 @@ class PlainBench {
     bench.copy_weights_to(*block_);
     const torch::Tensor expected = block_->forward(inputs_.x.slice(0, 0, 1));
     const torch::Tensor found = bench.forward().slice(0, 0, 1);
-    const double error = (found - expected).abs().max().item<double>();
-    WEFT_CHECK(error <= 1e-3 * expected.abs().max().item<double>(), "{}: a wrong result, off by {}",
-               name, error);
+    const double error = (found.to(torch::kFloat) - expected).abs().max().item<double>();
+    // Of bf16 eight bits are left after each of a dozen roundings.
+    const double share = found.scalar_type() == torch::kFloat ? 1e-3 : 0.05;
+    WEFT_CHECK(error <= share * expected.abs().max().item<double>(),
+               "{}: a wrong result, off by {}", name, error);
   }
 
  private:
@@ -211,29 +214,35 @@ class PlainBench {
 
 StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& progress) {
   at::set_num_threads(threads());
-  const Inputs inputs(plan.shape);
+  const Inputs inputs_fp32(plan.shape), inputs(plan.shape, plan.precision);
   const auto planner = std::make_shared<Planner>(plan.mode);
-  PlainBench plain(plan.shape, inputs);
-  BlockBench dense(plan.shape, "dense", Pattern(2, 4), planner, inputs);
+  PlainBench plain(plan.shape, inputs_fp32);
+  BlockBench dense(plan.shape, "dense", Pattern(2, 4), plan.precision, planner, inputs);
   plain.require_equal(dense, "dense");
+  std::optional<BlockBench> dense_fp32;
+  if (plan.precision == Precision::kBf16) {
+    dense_fp32.emplace(plan.shape, "dense", Pattern(2, 4), Precision::kFp32, planner, inputs_fp32);
+  }
   std::vector<std::pair<std::string, Pattern>> names;
   std::vector<std::unique_ptr<BlockBench>> benches;
   for (const std::string& recipe : plan.recipes) {
     for (const Pattern& pattern : plan.patterns) {
       names.emplace_back(recipe, pattern);
-      benches.push_back(std::make_unique<BlockBench>(plan.shape, recipe, pattern, planner, inputs));
+      benches.push_back(std::make_unique<BlockBench>(plan.shape, recipe, pattern, plan.precision,
+                                                     planner, inputs));
       if (!Recipe::parse(recipe).fp8) plain.require_equal(*benches.back(), recipe);
       progress(0.4 * static_cast<double>(benches.size()) /
                static_cast<double>(plan.recipes.size() * plan.patterns.size()));
     }
   }
-  std::vector<double> dense_steps, plain_steps, plain_ours;
+  std::vector<double> dense_steps, fp32_steps, plain_steps, plain_ours;
   std::vector<StepSamples> samples;
   for (const auto& bench : benches) samples.emplace_back(bench->rare_ms());
   if (plan.plain) plain.step(threads());  // allocates
   for (int round = 0; round < plan.rounds; ++round) {
     const double dense_ms = dense.step();
     dense_steps.push_back(dense_ms);
+    if (dense_fp32) fp32_steps.push_back(dense_fp32->step());
     for (size_t k = 0; k < benches.size(); ++k) {
       const size_t i = round % 2 == 0 ? k : benches.size() - 1 - k;
       const double ms = benches[i]->step();
@@ -248,6 +257,7 @@ StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& 
   }
   StepRecords found;
   found.dense_ms = median(dense_steps);
+  if (dense_fp32) found.dense_fp32_ms = median(fp32_steps);
   if (plan.plain) {
     found.plain_ms = median(plain_steps);
     found.plain_all_threads_ms = median(plain_ours);
@@ -260,10 +270,10 @@ StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& 
 }
 
 void take_steps(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,
-                PlanMode mode, int steps) {
+                PlanMode mode, Precision precision, int steps) {
   at::set_num_threads(threads());
-  const Inputs inputs(shape);
-  BlockBench bench(shape, recipe, pattern, std::make_shared<Planner>(mode), inputs);
+  const Inputs inputs(shape, precision);
+  BlockBench bench(shape, recipe, pattern, precision, std::make_shared<Planner>(mode), inputs);
   for (int i = 2; i < steps; ++i) bench.step();  // it has taken two already
 }
 

@@ -19,6 +19,7 @@
 
 #include "bench/step_times.h"
 #include "weft/core/pattern.h"
+#include "weft/core/precision.h"
 #include "weft/kernel/planner.h"
 
 namespace weft::bench {
@@ -39,6 +40,9 @@ struct StepPlan {
   int rounds = 4;
   int torch_threads = 1;  // that libtorch starts with
   bool plain = true;      // whether plain libtorch is measured
+  // In bf16 the dense block is in bf16 as well, and one in fp32 runs beside; plain libtorch is
+  // fp32.
+  Precision precision = Precision::kFp32;
 };
 
 struct StepRecord {
@@ -51,6 +55,7 @@ struct StepRecord {
 struct StepRecords {
   std::vector<StepRecord> records;
   double dense_ms = 0.0;
+  std::optional<double> dense_fp32_ms;         // in bf16: the dense block in fp32
   std::optional<double> plain_ms;              // of plain libtorch, as it starts
   std::optional<double> plain_all_threads_ms;  // with the threads that weft has
 };
@@ -59,6 +64,6 @@ StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& 
 
 // A few steps, for the memory that they take. An empty recipe is dense.
 void take_steps(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,
-                PlanMode mode, int steps);
+                PlanMode mode, Precision precision, int steps);
 
 }  // namespace weft::bench

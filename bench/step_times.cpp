@@ -38,4 +38,13 @@ double milliseconds(const std::function<void()>& body) {
       .count();
 }
 
+int64_t rare_work_every(const Schedule& schedule) {
+  int64_t shortest = 0;
+  for (const int64_t every :
+       {schedule.mask_every, schedule.permutation_every, schedule.order_every}) {
+    if (every > 1 && (shortest == 0 || every < shortest)) shortest = every;
+  }
+  return std::max<int64_t>(1, shortest);
+}
+
 }  // namespace weft::bench

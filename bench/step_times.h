@@ -9,6 +9,7 @@
 
 #include "bench/spread.h"
 #include "weft/train/layers/products.h"
+#include "weft/train/recipes/recipe.h"
 
 namespace weft::bench {
 
@@ -37,5 +38,9 @@ class StepSamples {
 };
 
 double milliseconds(const std::function<void()>& body);
+
+// Steps from one time that work is due that is not due at every step (masks, permutations, row
+// orders) to the next; of several the shortest, so that nothing is charged too little. 1: none is.
+int64_t rare_work_every(const Schedule& schedule);
 
 }  // namespace weft::bench

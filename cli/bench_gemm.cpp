@@ -8,6 +8,7 @@
 #include "cli/progress.h"
 #include "cli/shared.h"
 #include "weft/core/parallel.h"
+#include "weft/kernel/tile_unit.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
@@ -23,6 +24,9 @@ class BenchGemmCommand : public Command {
     flags.texts("--op", "NAME", ops_,
                 "Products to run: fwd, bwd_x, bwd_x_ragged, bwd_w, bwd_w_masked",
                 problem_in([](const std::string& text) { parse_kind(text); }));
+    flags.text("--precision", "fp32|bf16", precision_,
+               "Of operands and results: bf16 has its own dense peer, and fp32 beside",
+               problem_in([](const std::string& text) { parse_precision(text); }));
     flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
     flags.integer("--threads", threads_, 0, kMaxThreads,
                   "Threads; 0 runs with one thread, then with all");
@@ -36,6 +40,7 @@ class BenchGemmCommand : public Command {
     for (const std::string& text : patterns_) plan.patterns.push_back(Pattern::parse(text));
     plan.kinds.clear();
     for (const std::string& text : ops_) plan.kinds.push_back(parse_kind(text));
+    plan.precision = parse_precision(precision_);
     plan.rounds = static_cast<int>(rounds_);
     plan.threads = {threads_ == 0 ? 1 : static_cast<int>(threads_)};
     if (threads_ == 0 && weft::threads() > 1) plan.threads.push_back(weft::threads());
@@ -58,7 +63,8 @@ class BenchGemmCommand : public Command {
   }
 
   static std::string pattern_text(const bench::GemmRecord& r) {
-    return r.pattern.str() + (r.values == ValueType::kBf16 ? " bf16" : "");
+    const bool narrow = r.values == ValueType::kBf16 && r.arithmetic.storage == Precision::kFp32;
+    return r.pattern.str() + (narrow ? " bf16" : "");
   }
 
   void report(const std::vector<bench::GemmRecord>& records) const {
@@ -76,7 +82,7 @@ class BenchGemmCommand : public Command {
                  fmt::format("{:.0f}{}", 100 * r.dense_gflops() / r.peak_gflops,
                              r.disturbed() ? "!" : ""),
                  fmt::format("{:.3g}", r.pack_ms), fmt::format("{:.3g}", r.mask_ms),
-                 r.plan ? std::string(choice_name(*r.plan)) : "-"});
+                 r.plan.value_or("-")});
     }
     print(table.str());
     if (disturbed) {
@@ -92,25 +98,29 @@ class BenchGemmCommand : public Command {
     print(fmt::format("dense time / sparse time, without packing. {}, {}\n", where.cpu, where.isa));
   }
 
+  // Geometric.
+  struct Mean {
+    double log_sum = 0;
+    int count = 0;
+    void add(double value) {
+      log_sum += std::log(value);
+      ++count;
+    }
+    std::string str() const {
+      return count == 0 ? "-" : fmt::format("{:.2f}", std::exp(log_sum / count));
+    }
+  };
+
   // Over the shapes with many tokens, as the issue of speed is usually put.
   static std::string geometric_means(const std::vector<bench::GemmRecord>& records) {
-    struct Mean {
-      double log_sum = 0;
-      int count = 0;
-      std::string str() const {
-        return count == 0 ? "-" : fmt::format("{:.2f}", std::exp(log_sum / count));
-      }
-    };
     std::vector<std::string> order;
     std::map<std::string, std::map<ProductKind, Mean>> means;
     for (const bench::GemmRecord& r : records) {
-      if (r.layout != PackLayout::kPanel) continue;
+      if (r.layout == PackLayout::kStream) continue;
       const std::string row =
           fmt::format("{}, {} thread{}", r.pattern.str(), r.threads, r.threads == 1 ? "" : "s");
       if (!means.contains(row)) order.push_back(row);
-      Mean& mean = means[row][r.kind];
-      mean.log_sum += std::log(r.ratio.median);
-      ++mean.count;
+      means[row][r.kind].add(r.ratio.median);
     }
     Table table({"geometric mean", ">fwd", ">bwd_x", ">bwd_x_ragged", ">bwd_w", ">bwd_w_masked"});
     for (const std::string& row : order) {
@@ -128,8 +138,13 @@ class BenchGemmCommand : public Command {
       peers += (peers.empty() ? "" : ", ") + peer.name;
     }
     for (const std::string& absent : bench::dense_peers().absent) peers += "; without " + absent;
-    print(
-        fmt::format("dense peer: the fastest of {}\nbf16 dense: {}\n", peers, bf16_text(records)));
+    if (records.front().dense_fp32_ms) {
+      report_bf16_peers(records);
+      print(fmt::format("dense fp32: the fastest of {}\n", peers));
+    } else {
+      print(fmt::format("dense peer: the fastest of {}\nbf16 dense: {}\n", peers,
+                        bf16_text(records)));
+    }
     std::map<int, double> peaks;
     for (const bench::GemmRecord& r : records) {
       peaks[r.threads] = std::max(peaks[r.threads], r.peak_gflops);
@@ -141,6 +156,32 @@ class BenchGemmCommand : public Command {
     }
     print(fmt::format("{}, {}, peak GFLOP/s {}; {}; commit {}\n", on.cpu, on.isa, peak, on.compiler,
                       on.commit));
+  }
+
+  static std::string_view layout_name(PackLayout layout) {
+    switch (layout) {
+      case PackLayout::kPanel: return "panel";
+      case PackLayout::kStream: return "stream";
+      case PackLayout::kTile: return "tile";
+    }
+    return "";
+  }
+
+  // What the dense product in bf16 is worth beside the one in fp32, and what it is.
+  static void report_bf16_peers(const std::vector<bench::GemmRecord>& records) {
+    Mean faster;
+    std::map<std::string, int> peers;
+    for (const bench::GemmRecord& r : records) {
+      faster.add(*r.dense_fp32_ms / r.dense_ms);
+      ++peers[fmt::format("{} ({})", r.dense_peer, r.arithmetic.str())];
+    }
+    std::string names;
+    for (const auto& [name, count] : peers) names += (names.empty() ? "" : "; ") + name;
+    print(
+        fmt::format("dense peer, and in brackets how the sparse product multiplies: {}\n"
+                    "dense fp32 time / dense bf16 time: {}; tile unit: {}{}\n",
+                    names, faster.str(), tile_unit_name(tile_unit()),
+                    tile_unit_lacks().empty() ? "" : " (" + tile_unit_lacks() + ")"));
   }
 
   static std::string bf16_text(const std::vector<bench::GemmRecord>& records) {
@@ -174,12 +215,15 @@ class BenchGemmCommand : public Command {
                       {"mask_ms", r.mask_ms},
                       {"dense_gflops", r.dense_gflops()},
                       {"peak_gflops", r.peak_gflops},
-                      {"plan", r.plan ? Json(choice_name(*r.plan)) : Json(nullptr)},
+                      {"plan", r.plan ? Json(*r.plan) : Json(nullptr)},
                       {"dense_peer", r.dense_peer},
                       {"disturbed", r.disturbed()},
-                      {"layout", r.layout == PackLayout::kPanel ? "panel" : "stream"},
+                      {"layout", layout_name(r.layout)},
+                      {"precision", precision_name(r.arithmetic.storage)},
+                      {"arithmetic", r.arithmetic.str()},
                       {"values", r.values == ValueType::kF32 ? "fp32" : "bf16"},
                       {"dense_bf16_ms", r.dense_bf16_ms ? Json(*r.dense_bf16_ms) : Json(nullptr)},
+                      {"dense_fp32_ms", r.dense_fp32_ms ? Json(*r.dense_fp32_ms) : Json(nullptr)},
                       {"rounds", rounds_},
                       {"cpu", on.cpu},
                       {"compiler", on.compiler},
@@ -192,6 +236,7 @@ class BenchGemmCommand : public Command {
                                       "2048x4096x1024", "2048x2048x2048"};
   std::vector<std::string> patterns_ = {"2:4", "2:4x2", "1:4", "2:8", "1:4x2", "1:8", "1:16"};
   std::vector<std::string> ops_ = {"fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"};
+  std::string precision_ = "fp32";
   int64_t rounds_ = 5, threads_ = 0;
   bool brief_ = false, json_ = false;
 };
@@ -203,6 +248,7 @@ CommandEntry bench_gemm_command() {
           "  weft bench gemm\n"
           "  weft bench gemm --json --shape 2048x768x3072 --pattern 2:4 --pattern 1:8\n"
           "  weft bench gemm --shape 1x4096x4096 --shape 4x4096x4096 --pattern 2:4   # few tokens\n"
+          "  weft bench gemm --precision bf16 --pattern 2:4x16 --pattern 2:4x32 --pattern 1:8x16\n"
           "  WEFT_ISA=avx2 weft bench gemm --threads 1",
           std::make_unique<BenchGemmCommand>()};
 }

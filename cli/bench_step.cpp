@@ -29,6 +29,9 @@ class BenchStepCommand : public Command {
     flags.integer("--heads", shape_.heads, 1, 1 << 10, "Heads of attention");
     flags.text("--plan", "auto|dense|sparse", plan_, "Who decides how products are computed",
                problem_in([](const std::string& text) { parse_plan_mode(text); }));
+    flags.text("--precision", "fp32|bf16", precision_,
+               "Of operands and activations; in bf16 dense is bf16 too, and fp32 beside",
+               problem_in([](const std::string& text) { parse_precision(text); }));
     flags.integer("--rounds", rounds_, 1, 100, "Rounds to take the median of");
     flags.integer("--threads", threads_, 0, kMaxThreads, "Threads; 0 takes all");
     flags.flag("--no-plain", no_plain_, "Leave plain libtorch out");
@@ -51,12 +54,13 @@ class BenchStepCommand : public Command {
     plan.recipes = recipes_;
     for (const std::string& text : patterns_) plan.patterns.push_back(Pattern::parse(text));
     plan.mode = parse_plan_mode(plan_);
+    plan.precision = parse_precision(precision_);
     plan.rounds = static_cast<int>(rounds_);
     plan.torch_threads = torch_threads;
     plan.plain = !no_plain_;
     check_usage(plan);
     if (only_memory_) {
-      bench::take_steps(shape_, recipes_[0], plan.patterns[0], plan.mode, 2);
+      bench::take_steps(shape_, recipes_[0], plan.patterns[0], plan.mode, plan.precision, 2);
       print(fmt::format("{}\n", peak_resident_bytes()));
       return 0;
     }
@@ -99,8 +103,9 @@ class BenchStepCommand : public Command {
   }
 
   double peak_of(const std::string& recipe, const std::string& pattern) const {
-    std::vector<std::string> arguments = {"bench",     "step",  "--only-memory", "--recipe", recipe,
-                                          "--pattern", pattern, "--plan",        plan_};
+    std::vector<std::string> arguments = {"bench", "step",        "--only-memory", "--recipe",
+                                          recipe,  "--pattern",   pattern,         "--plan",
+                                          plan_,   "--precision", precision_};
     const auto add = [&](const char* flag, int64_t value) {
       arguments.insert(arguments.end(), {flag, fmt::format("{}", value)});
     };
@@ -129,6 +134,15 @@ class BenchStepCommand : public Command {
                  memory.empty() ? "-" : fmt::format("{:.2f}", memory[i]), r.plan});
     }
     print(table.str());
+    if (found.dense_fp32_ms) {
+      std::string ratios;
+      for (const bench::StepRecord& r : found.records) {
+        ratios += fmt::format(", {} {} {:.2f}", r.recipe, r.pattern.str(),
+                              *found.dense_fp32_ms / r.times.step_ms);
+      }
+      print(fmt::format("\ndense in fp32: {:.0f} ms; times as fast as that: dense {:.2f}{}\n",
+                        *found.dense_fp32_ms, *found.dense_fp32_ms / found.dense_ms, ratios));
+    }
     if (found.plain_ms) {
       print(fmt::format(
           "\nplain libtorch as it starts, {} threads: {:.0f} ms, weft's dense step is {:.2f} times "
@@ -137,12 +151,12 @@ class BenchStepCommand : public Command {
           *found.plain_all_threads_ms, *found.plain_all_threads_ms / found.dense_ms));
     }
     const bench::Environment where = bench::environment();
-    print(
-        fmt::format("\nA block of width {} and {}, {} tokens in sequences of {}, AdamW. memory: "
-                    "peak resident against dense.\nplan: fwd/bwd_x/bwd_w of fc1. {}, {}, {} "
-                    "threads, {}, commit {}\n",
-                    shape_.width, shape_.hidden, shape_.tokens, shape_.context, where.cpu,
-                    where.isa, where.threads, where.compiler, where.commit));
+    print(fmt::format(
+        "\nA block of width {} and {}, {} tokens in sequences of {}, AdamW, {}. memory: "
+        "peak resident against dense.\nplan: fwd/bwd_x/bwd_w of fc1. {}, {}, {} "
+        "threads, {}, commit {}\n",
+        shape_.width, shape_.hidden, shape_.tokens, shape_.context, precision_, where.cpu,
+        where.isa, where.threads, where.compiler, where.commit));
   }
 
   void report_json(const bench::StepRecords& found, const std::vector<double>& memory,
@@ -164,6 +178,7 @@ class BenchStepCommand : public Command {
                   {"bwd_w_ms", r.times.bwd_w_ms},
                   {"other_ms", r.times.other_ms},
                   {"plan", r.plan},
+                  {"precision", precision_},
                   {"tokens", shape_.tokens},
                   {"width", shape_.width},
                   {"hidden", shape_.hidden},
@@ -174,6 +189,10 @@ class BenchStepCommand : public Command {
                   {"compiler", where.compiler},
                   {"commit", where.commit}};
       if (!memory.empty()) record["rss_ratio"] = memory[i];
+      if (found.dense_fp32_ms) {
+        record["dense_fp32_ms"] = *found.dense_fp32_ms;
+        record["ratio_over_dense_fp32"] = *found.dense_fp32_ms / r.times.step_ms;
+      }
       if (found.plain_ms) {
         record["plain_torch_ms"] = *found.plain_ms;
         record["plain_torch_threads"] = torch_threads;
@@ -187,7 +206,7 @@ class BenchStepCommand : public Command {
 
   bench::BlockShape shape_;
   std::vector<std::string> recipes_, patterns_;
-  std::string plan_ = "auto";
+  std::string plan_ = "auto", precision_ = "fp32";
   int64_t rounds_ = 4, threads_ = 0;
   bool no_plain_ = false, no_memory_ = false, only_memory_ = false, json_ = false;
 };
@@ -197,7 +216,8 @@ class BenchStepCommand : public Command {
 CommandEntry bench_step_command() {
   return {kBenchStep.name, kBenchStep.description,
           "  weft bench step\n"
-          "  weft bench step --recipe t-sr-ste --recipe s-ste --pattern 2:4 --json",
+          "  weft bench step --recipe t-sr-ste --recipe s-ste --pattern 2:4 --json\n"
+          "  weft bench step --precision bf16 --pattern 2:4x16 --pattern 2:4x32",
           std::make_unique<BenchStepCommand>()};
 }
 

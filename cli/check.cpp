@@ -3,6 +3,7 @@
 
 #include "cli/progress.h"
 #include "cli/shared.h"
+#include "weft/checkpoint/row_order_tensor.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
 #include "weft/pack/packed_file.h"
@@ -79,7 +80,7 @@ class CheckCommand : public Command {
       if (const auto reason = reason_to_skip(selection, tensor.info)) {
         skipped_.push_back({tensor.info.name, *reason});
       } else {
-        checked_.push_back(check(checkpoint, tensor));
+        checked_.push_back(check(files, checkpoint, tensor));
       }
       progress.add(tensor.stored_bytes);
     }
@@ -125,17 +126,22 @@ class CheckCommand : public Command {
     return {pattern_.empty() ? planned->second.pattern : Pattern::parse(pattern_),
             !axis_.empty() ? parse_axis(axis_)
             : has_plan     ? planned->second.axis
-                           : Axis::kIn};
+                           : Axis::kIn,
+            has_plan ? planned->second.row_order : ""};
   }
 
-  CheckedTensor check(const PackedCheckpoint& checkpoint, const LogicalTensor& tensor) const {
+  CheckedTensor check(const Checkpoint& files, const PackedCheckpoint& checkpoint,
+                      const LogicalTensor& tensor) const {
     const TensorInfo& info = tensor.info;
     CheckedTensor result{info.name, info.shape, promise_for(info.name), 0, info.elements(), {}, {}};
     const Pattern& pattern = result.promise.pattern;
     if (result.promise.axis != Axis::kOut) result.in.emplace();
     if (result.promise.axis != Axis::kIn) result.out.emplace();
 
-    checkpoint.for_each_band(tensor, pattern.block(), [&](const Band& band) {
+    // Rows that share by an order may lie anywhere: then the tensor is one band.
+    const auto order = read_row_order(files, result.promise, info.shape.front());
+    const int64_t multiple = std::max<int64_t>(pattern.block(), static_cast<int64_t>(order.size()));
+    checkpoint.for_each_band(tensor, multiple, [&](const Band& band) {
       WeightShape shape = WeightShape::of(info.shape);
       shape.outs = band.rows;
       const Mask nonzero = nonzero_mask(info.dtype, band.bytes, band.rows, shape.cols());
@@ -144,8 +150,8 @@ class CheckCommand : public Command {
         if (part.first_violation) part.first_violation->out += band.first_row;
         *to += part;
       };
-      if (result.in) add(result.in, count_groups_in(nonzero, shape, pattern));
-      if (result.out) add(result.out, count_groups_out(nonzero, shape, pattern));
+      if (result.in) add(result.in, count_groups_in(nonzero, shape, pattern, order));
+      if (result.out) add(result.out, count_groups_out(nonzero, shape, pattern, order));
     });
     return result;
   }

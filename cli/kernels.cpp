@@ -2,6 +2,7 @@
 #include "weft/kernel/kernels.h"
 #include "cli/shared.h"
 #include "weft/core/isa.h"
+#include "weft/kernel/tile_unit.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
@@ -31,12 +32,26 @@ class KernelsCommand : public Command {
     }
     std::string sets;
     for (const std::string& isa : available_isas()) sets += (sets.empty() ? "" : ", ") + isa;
+    Json units = Json::array();
+    std::string unit_names;
+    for (const TileUnit unit : available_tile_units()) {
+      units.push_back(tile_unit_name(unit));
+      unit_names += (unit_names.empty() ? "" : ", ") + std::string(tile_unit_name(unit));
+    }
     if (common_.json) {
-      print_json({{"isa", current_isa()}, {"available_isas", available_isas()}, {"kernels", list}});
+      print_json({{"isa", current_isa()},
+                  {"available_isas", available_isas()},
+                  {"tile_unit", tile_unit_name(tile_unit())},
+                  {"tile_unit_lacks", tile_unit_lacks()},
+                  {"available_tile_units", units},
+                  {"kernels", list}});
     } else {
       print(table.str());
       print(
-          fmt::format("\ninstruction set: {} (WEFT_ISA forces one of {})\n", current_isa(), sets));
+          fmt::format("\ninstruction set: {} (WEFT_ISA forces one of {})\n"
+                      "tile unit: {}{} (WEFT_TILES forces one of {})\n",
+                      current_isa(), sets, tile_unit_name(tile_unit()),
+                      tile_unit_lacks().empty() ? "" : ": " + tile_unit_lacks(), unit_names));
     }
     return 0;
   }

@@ -1,12 +1,18 @@
 // weft mask: a checkpoint in, the same checkpoint with its weights pruned to N:M out.
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <set>
+#include <span>
+#include <utility>
 
 #include "cli/progress.h"
 #include "cli/shared.h"
+#include "weft/checkpoint/row_order_tensor.h"
 #include "weft/convert/tensor_values.h"
 #include "weft/core/text.h"
 #include "weft/mask/retained.h"
+#include "weft/mask/row_order.h"
 #include "weft/mask/solver.h"
 #include "weft/pack/packed_file.h"
 #include "weft/report/table.h"
@@ -20,7 +26,8 @@ struct MaskedTensor {
   int64_t kept = 0;
   int64_t weights = 0;
   Retained retained;
-  double bound = 0;  // no mask of this kind keeps more
+  Retained as_rows_lie;  // with --reorder: without the row order
+  double bound = 0;      // no mask of this kind (and order) keeps more
   double seconds = 0;
 
   double density() const {
@@ -39,6 +46,8 @@ class MaskCommand : public Command {
     flags.flag("--transposable", transposable_, "N:M along inputs and along outputs");
     flags.text("--solver", "NAME", solver_name_,
                "See `weft solvers` (default: magnitude, or exact if transposable)");
+    flags.flag("--reorder", reorder_,
+               "Let rows share by an order that retains more (--pattern must share, as in 2:4x16)");
     names_.declare(flags);
     flags.text("--masks", "FILE", masks_path_,
                "Also write the masks, as U8 tensors of the same names");
@@ -49,17 +58,24 @@ class MaskCommand : public Command {
     common_.apply();
     pattern_ = Pattern::parse(pattern_text_);
     solver_ = &chosen_solver();
+    if (reorder_ && pattern_.share() == 1) {
+      throw UsageError(fmt::format(
+          "--reorder is for patterns that rows share, as in {}x16: at {} every row is for itself",
+          pattern_.str(), pattern_.str()));
+    }
     const Checkpoint checkpoint = Checkpoint::open(in_);
     require_unpacked(checkpoint);
     select(checkpoint);
 
-    CheckpointWriter writer(out_, checkpoint, new_plan(checkpoint));
+    CheckpointWriter writer(out_, new_layout(checkpoint));
     refuse_clashing_masks(checkpoint, writer);
     std::unique_ptr<SafetensorsWriter> masks = masks_writer(checkpoint);
     Progress progress("masking", checkpoint.bytes());
     for (size_t i = 0; i < checkpoint.tensors().size(); ++i) {
       const ShardedTensor& tensor = checkpoint.tensors()[i];
-      if (selected_[i]) {
+      if (stale_orders_.contains(tensor.info.name)) {
+        progress.add(tensor.info.bytes());
+      } else if (selected_[i]) {
         mask_tensor(checkpoint, tensor, writer, masks.get(), progress);
       } else {
         writer.copy(checkpoint, tensor);
@@ -119,12 +135,66 @@ class MaskCommand : public Command {
     return plan;
   }
 
+  // With the row orders of masked tensors, and without those that they had before.
+  CheckpointLayout new_layout(const Checkpoint& checkpoint) {
+    CheckpointLayout layout = checkpoint.layout();
+    const SparsityPlan before = checkpoint.plan();
+    for (size_t i = 0; i < selected_.size(); ++i) {
+      if (!selected_[i]) continue;
+      const ShardedTensor& tensor = checkpoint.tensors()[i];
+      const auto promise = before.tensors.find(tensor.info.name);
+      if (promise != before.tensors.end()) stale_orders_.insert(promise->second.row_order);
+      if (!reorder_) continue;
+      stale_orders_.insert(row_order_name(tensor.info.name));
+    }
+    keep_what_is_no_order(checkpoint, before);
+    for (ShardLayout& shard : layout.shards) {
+      std::erase_if(shard.tensors,
+                    [&](const TensorInfo& info) { return stale_orders_.contains(info.name); });
+    }
+    for (size_t i = 0; reorder_ && i < selected_.size(); ++i) {
+      if (!selected_[i]) continue;
+      auto& tensors = layout.shards[checkpoint.tensors()[i].shard].tensors;
+      tensors.insert(tensors.begin(), order_info(checkpoint.tensors()[i].info));
+    }
+    return with_plan(std::move(layout), new_plan(checkpoint));
+  }
+
+  // Only integers go, and only those that no tensor which is copied still names.
+  void keep_what_is_no_order(const Checkpoint& checkpoint, const SparsityPlan& before) {
+    for (size_t i = 0; i < selected_.size(); ++i) {
+      const TensorInfo& info = checkpoint.tensors()[i].info;
+      if (selected_[i] || info.dtype != Dtype::kI64) stale_orders_.erase(info.name);
+      const auto promise = before.tensors.find(info.name);
+      if (selected_[i] || promise == before.tensors.end()) continue;
+      stale_orders_.erase(promise->second.row_order);
+    }
+    for (size_t i = 0; reorder_ && i < selected_.size(); ++i) {
+      if (!selected_[i]) continue;
+      const std::string& weight = checkpoint.tensors()[i].info.name;
+      const std::string order = row_order_name(weight);
+      const bool taken = std::ranges::any_of(checkpoint.tensors(), [&](const ShardedTensor& other) {
+        return other.info.name == order && !stale_orders_.contains(order);
+      });
+      WEFT_CHECK(!taken, "{}: its tensor '{}' is in the place of the row order of '{}'",
+                 printable(in_, 4096), printable(order), printable(weight));
+    }
+  }
+
+  static TensorInfo order_info(const TensorInfo& weight) {
+    const int64_t outs = weight.shape.front();
+    TensorInfo info{row_order_name(weight.name), Dtype::kI64, {outs}};
+    info.end = static_cast<uint64_t>(outs) * sizeof(int64_t);
+    return info;
+  }
+
   SparsityPlan plan_of_selected(const Checkpoint& checkpoint) const {
     SparsityPlan plan;
     for (size_t i = 0; i < selected_.size(); ++i) {
       if (!selected_[i]) continue;
-      plan.tensors.emplace(checkpoint.tensors()[i].info.name,
-                           Promise{pattern_, transposable_ ? Axis::kBoth : Axis::kIn});
+      const std::string& name = checkpoint.tensors()[i].info.name;
+      plan.tensors.emplace(name, Promise{pattern_, transposable_ ? Axis::kBoth : Axis::kIn,
+                                         reorder_ ? row_order_name(name) : ""});
     }
     return plan;
   }
@@ -136,6 +206,7 @@ class MaskCommand : public Command {
       if (!selected_[i]) continue;
       tensors.push_back(checkpoint.tensors()[i].info);
       tensors.back().dtype = Dtype::kU8;
+      if (reorder_) tensors.insert(tensors.begin(), order_info(checkpoint.tensors()[i].info));
     }
     Metadata metadata;
     plan_of_selected(checkpoint).store_in(metadata);
@@ -148,10 +219,15 @@ class MaskCommand : public Command {
     result.name = tensor.info.name;
     result.shape = tensor.info.shape;
     result.weights = tensor.info.elements();
-    for_each_band(checkpoint, tensor, pattern_.block(), [&](const Band& band) {
+    // Rows that share may come from anywhere: with an order, the tensor is one band.
+    std::vector<int64_t> order;
+    if (reorder_) order = identity_order(tensor.info.shape.front());
+    const int64_t multiple =
+        std::max<int64_t>(pattern_.block(), static_cast<int64_t>(order.size()));
+    for_each_band(checkpoint, tensor, multiple, [&](const Band& band) {
       Mask mask;
       naming_weights(checkpoint, tensor, band.first_row,
-                     [&] { mask = mask_band(tensor.info, band, result); });
+                     [&] { mask = mask_band(tensor.info, band, order, result); });
       zero_outside(mask, tensor.info.dtype, band.bytes);
       writer.write(tensor, band.offset, band.bytes);
       if (masks != nullptr) {
@@ -160,43 +236,79 @@ class MaskCommand : public Command {
       }
       progress.add(band.bytes.size());
     });
+    if (reorder_) {
+      const std::string name = row_order_name(tensor.info.name);
+      const auto bytes = std::as_bytes(std::span(order));
+      writer.write({{name, Dtype::kI64, {}, 0, 0}, tensor.shard}, 0, bytes);
+      if (masks != nullptr) masks->write(name, 0, bytes);
+    }
     masked_.push_back(std::move(result));
   }
 
-  // The mask of a band, its share of the figures added to `result`.
-  Mask mask_band(const TensorInfo& info, const Band& band, MaskedTensor& result) const {
+  // An order that retains more than rows as they lie, or these.
+  template <typename T>
+  std::vector<int64_t> better_order(std::span<const T> weights, const WeightShape& shape,
+                                    MaskedTensor& result) const {
+    const auto retained_by = [&](std::span<const int64_t> order) {
+      const Mask mask = find_mask(*solver_, weights.data(), shape, pattern_, order);
+      return retained(weights.data(), shape, mask);
+    };
+    result.as_rows_lie = retained_by({});
+    const std::vector<float> floats(weights.begin(), weights.end());
+    std::vector<int64_t> found =
+        find_row_order(floats.data(), shape, pattern_, transposable_, RowOrderOptions());
+    if (retained_by(found).kept > result.as_rows_lie.kept) return found;
+    return identity_order(shape.outs);
+  }
+
+  // The mask of a band, its share of the figures added to `result`. order: none, or it is found.
+  Mask mask_band(const TensorInfo& info, const Band& band, std::vector<int64_t>& order,
+                 MaskedTensor& result) const {
     WeightShape shape = WeightShape::of(info.shape);
     shape.outs = band.rows;
     return with_weights(info.dtype, band.bytes, [&](auto weights) {
       const auto begun = std::chrono::steady_clock::now();
-      Mask found = find_mask(*solver_, weights.data(), shape, pattern_);
+      if (reorder_) order = better_order(std::span(std::as_const(weights)), shape, result);
+      Mask found = find_mask(*solver_, weights.data(), shape, pattern_, order);
       const auto ended = std::chrono::steady_clock::now();
       result.seconds += std::chrono::duration<double>(ended - begun).count();
       result.kept += found.count();
       const Retained part = retained(weights.data(), shape, found);
       result.retained += part;
-      result.bound +=
-          solver_->exact ? part.kept : transposable_bound(weights.data(), shape, pattern_);
+      result.bound += solver_->exact ? part.kept
+                      : order.empty()
+                          ? transposable_bound(weights.data(), shape, pattern_)
+                          : transposable_bound(in_row_order(weights.data(), shape, order).data(),
+                                               shape, pattern_);
       return found;
     });
   }
 
   void report() const {
-    Table table({"tensor", "shape", ">density", ">retained L1", "solver", ">gap", ">time"});
-    Retained all;
+    std::vector<std::string> columns = {"tensor", "shape", ">density", ">retained L1"};
+    if (reorder_) columns.push_back(">as rows lie");
+    columns.insert(columns.end(), {"solver", ">gap", ">time"});
+    Table table(columns);
+    Retained all, as_rows_lie;
     for (const MaskedTensor& tensor : masked_) {
       all += tensor.retained;
-      table.add({printable(tensor.name), shape_text(tensor.shape), percent(tensor.density()),
-                 percent(tensor.retained.fraction()), std::string(solver_->name),
-                 solver_->exact ? "optimal" : "<= " + percent(tensor.gap()),
-                 seconds_text(tensor.seconds)});
+      as_rows_lie += tensor.as_rows_lie;
+      std::vector<std::string> row = {printable(tensor.name), shape_text(tensor.shape),
+                                      percent(tensor.density()),
+                                      percent(tensor.retained.fraction())};
+      if (reorder_) row.push_back(percent(tensor.as_rows_lie.fraction()));
+      row.insert(row.end(), {std::string(solver_->name),
+                             solver_->exact ? "optimal" : "<= " + percent(tensor.gap()),
+                             seconds_text(tensor.seconds)});
+      table.add(row);
     }
     print(table.str());
     print_skipped(skipped_);
     print(fmt::format(
-        "\n{} of {} tensors masked to {}{}, {} of their magnitude kept; written to {}\n",
+        "\n{} of {} tensors masked to {}{}, {} of their magnitude kept{}; written to {}\n",
         masked_.size(), selected_.size(), pattern_.str(), transposable_ ? " transposable" : "",
-        percent(all.fraction()), out_));
+        percent(all.fraction()),
+        reorder_ ? fmt::format(" ({} as rows lie)", percent(as_rows_lie.fraction())) : "", out_));
   }
 
   void report_json() const {
@@ -209,9 +321,14 @@ class MaskCommand : public Command {
                          {"score", tensor.retained.kept},
                          {"gap", tensor.gap()},
                          {"seconds", tensor.seconds}});
+      if (!reorder_) continue;
+      Json& entry = tensors[tensors.size() - 1];
+      entry["retained_l1_as_rows_lie"] = tensor.as_rows_lie.fraction();
+      entry["row_order"] = row_order_name(tensor.name);
     }
     print_json({{"pattern", pattern_.str()},
                 {"transposable", transposable_},
+                {"reorder", reorder_},
                 {"solver", solver_->name},
                 {"tensors", tensors},
                 {"skipped", to_json(skipped_)}});
@@ -219,6 +336,8 @@ class MaskCommand : public Command {
 
   std::string in_, out_, pattern_text_, solver_name_, masks_path_;
   bool transposable_ = false;
+  bool reorder_ = false;
+  std::set<std::string> stale_orders_;  // tensors that the output does not take over
   CommonFlags common_;
   NameFilter names_;
   Pattern pattern_{1, 1};
@@ -237,13 +356,19 @@ CommandEntry mask_command() {
       "  weft mask model.safetensors sparse.safetensors --pattern 4:8 --transposable\n"
       "  weft mask sharded-model/ sparse-model/ --pattern 2:4 --exclude 'lm_head|q_proj'\n"
       "  weft mask model.safetensors out.safetensors --pattern 2:4x2 --masks masks.safetensors\n"
+      "  weft mask model.safetensors sparse.safetensors --pattern 2:4x16 --reorder\n"
       "\n"
       "Masked are floating-point tensors of two or four dimensions whose name ends in `weight`,\n"
       "embeddings and normalisation layers aside; --include selects by name instead. Every tensor\n"
       "left alone is listed with the reason; with none to mask, nothing is written. Masked "
       "weights\n"
       "become zero, kept ones stay bit for bit. The output says in its metadata (weft.plan) which\n"
-      "tensors have which pattern, so that `weft check` needs no flags.",
+      "tensors have which pattern, so that `weft check` needs no flags.\n"
+      "\n"
+      "With --reorder rows share a pattern by an order that is searched for each tensor: rows "
+      "that\n"
+      "agree share. Weights stay where they are; the order is written beside them, as a tensor\n"
+      "whose name ends in `row_order`. A tensor is then in memory as a whole.",
       std::make_unique<MaskCommand>()};
 }
 

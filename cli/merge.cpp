@@ -109,6 +109,9 @@ class MergeCommand : public Command {
       WEFT_CHECK(WeightShape::accepts(info.shape),
                  "{}: tensor '{}': weft.plan promises a pattern, which shape {} cannot have",
                  base.file_of(tensor), printable(info.name), shape_text(info.shape));
+      WEFT_CHECK(planned->second.row_order.empty() || planned->second.pattern.share() == 1,
+                 "{}: tensor '{}' is {} by a row order, which merge does not keep: give --pattern",
+                 base.file_of(tensor), printable(info.name), planned->second.pattern.str());
       return planned->second;
     }
     if (!selected) return std::nullopt;

@@ -141,7 +141,7 @@ class PackCommand : public Command {
       if (reason) {
         skipped_.push_back({info.name, *reason});
       } else {
-        const Pattern pattern = pattern_text_.empty() ? plan.tensors.at(info.name).pattern
+        const Pattern pattern = pattern_text_.empty() ? plan.tensors.at(info.name).as_rows_lie()
                                                       : Pattern::parse(pattern_text_);
         chosen_.emplace(info.name, PackChoice{pattern, stored_type(info.dtype)});
       }

@@ -11,6 +11,7 @@
 #include "weft/core/isa.h"
 #include "weft/core/text.h"
 #include "weft/core/version.h"
+#include "weft/kernel/tile_unit.h"
 
 namespace weft::cli {
 namespace {
@@ -74,6 +75,7 @@ int run_program(int argc, char** argv, std::vector<CommandEntry> (*commands)(int
     handle_signals();
     allow_many_files();
     force_isa_from_environment();
+    force_tile_unit_from_environment();
     return run(argc, argv, commands(argc, argv));
   } catch (const std::bad_alloc&) {
     return complain(1, "out of memory");

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <set>
 
 #include "cli/run_flags.h"
 #include "cli/shared.h"
@@ -25,24 +26,27 @@ std::string duration_text(double seconds) {
 // "sparse 1.32": the choice, and dense time over sparse time with packing.
 std::string product_text(const ProductPlan& plan) {
   const size_t equals = plan.reason.rfind("= ");
+  const std::string path = path_text(plan.choice, plan.compute);
   if (equals == std::string::npos) {
-    return plan.reason == "saved" || plan.reason == "asked for"
-               ? std::string(choice_name(plan.choice))
-               : plan.reason;
+    return plan.reason == "saved" || plan.reason == "asked for" ? path : plan.reason;
   }
-  return fmt::format("{} {}", choice_name(plan.choice), plan.reason.substr(equals + 2));
+  return fmt::format("{} {}", path, plan.reason.substr(equals + 2));
 }
 
 void print_layers(const std::vector<PlannedLayer>& layers) {
   Table table({"layer", "kind", "recipe", "pattern", "fwd", "bwd_x", "bwd_w", "why"});
   bool ratios = false;
+  std::set<std::string> arithmetics;
   for (const PlannedLayer& layer : layers) {
     const LayerReport& report = layer.report;
     std::vector<std::string> row = {report.name, report.kind, report.recipe,
                                     report.pattern.empty() ? "-" : report.pattern};
     for (size_t i = 0; i < 3; ++i) {
       row.push_back(layer.plan ? product_text(layer.plan->products[i]) : "dense");
-      ratios |= layer.plan && layer.plan->products[i].reason.find("= ") != std::string::npos;
+      if (!layer.plan) continue;
+      const ProductPlan& plan = layer.plan->products[i];
+      ratios |= plan.reason.find("= ") != std::string::npos;
+      if (!plan.arithmetic.empty()) arithmetics.insert(plan.arithmetic);
     }
     row.push_back(report.reason);
     table.add(row);
@@ -54,6 +58,20 @@ void print_layers(const std::vector<PlannedLayer>& layers) {
         "is above {};\nlayers that are not sparse all the time are dense in between.\n",
         kSparseMargin));
   }
+  for (const std::string& arithmetic : arithmetics) print(fmt::format("\n{}\n", arithmetic));
+}
+
+// What row orders retain, of layers that have one.
+void print_orders(const std::vector<PlannedLayer>& layers) {
+  Table table({"row order", "pattern", ">retained L1", ">as rows lie"});
+  bool any = false;
+  for (const PlannedLayer& layer : layers) {
+    if (!layer.order) continue;
+    any = true;
+    table.add({layer.report.name, layer.report.pattern, percent(layer.order->retained),
+               percent(layer.order->retained_as_rows_lie)});
+  }
+  if (any) print("\n" + table.str());
 }
 
 // A line that is rewritten on a terminal, and printed now and then elsewhere.
@@ -169,13 +187,13 @@ class TrainCommand : public Command {
 
   void print_start(const Trainer& trainer) const {
     const RunOptions& o = trainer.options();
-    print(fmt::format("{} on {}{}, {} at {}, {} steps of {} {}, {} threads, {}\n\n", o.model,
+    print(fmt::format("{} on {}{}, {} at {}, {} steps of {} {}, {} threads, {}{}\n\n", o.model,
                       o.data, o.init.empty() ? "" : " from " + printable(o.init, 4096), o.recipe,
                       o.pattern, o.steps, o.batch,
                       trainer.source().unit() == "tokens"
                           ? fmt::format("windows of {} bytes", o.context)
                           : trainer.source().unit(),
-                      threads(), current_isa()));
+                      threads(), current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
     print_layers(trainer.layers());
     if (trainer.step() > 0) print(fmt::format("\ngoing on after step {}\n", trainer.step()));
     print("\n");
@@ -203,6 +221,7 @@ class TrainCommand : public Command {
     table.add({"model.safetensors", bytes_text(r.model_bytes)});
     if (r.packed_bytes > 0) table.add({"packed.safetensors", bytes_text(r.packed_bytes)});
     print(table.str());
+    print_orders(trainer.layers());
     if (r.ends_dense) {
       print(fmt::format("\n{} ends with a dense phase: the model is dense, by design\n",
                         trainer.options().recipe));
