@@ -51,6 +51,7 @@ TEST(Usage, WrongCommandLinesAreOneLineAndExitCode2) {
       {"mask", model, out, "--pattern", "2:4", "--threads", "0"},
       {"mask", model, out, "--pattern", "2:4", "--unknown"},
       {"mask", model, out, "--pattern", "2:4", "--masks", out},
+      {"mask", model, out, "--pattern", "2:4", "--reorder"},
       {"mask", model, out, "--pattern", "2:4", "--masks", model},
       {"check", model},
       {"check", model, "--pattern", "2:4", "--axis", "up"},
@@ -170,6 +171,95 @@ TEST(Mask, MasksFileHoldsTheMasks) {
   ASSERT_EQ(mask.size(), weights.size());
   for (size_t i = 0; i < weights.size(); ++i) EXPECT_EQ(mask[i] == 1, weights[i] != 0) << i;
   EXPECT_EQ(run({"check", masks}).code, 0);
+}
+
+TEST(Mask, ReorderRetainsMoreAndWritesTheOrder) {
+  const ScratchFolder folder;
+  const std::string model = write_model(folder), out = folder / "out.safetensors",
+                    masks = folder / "masks.safetensors";
+  for (const bool transposable : {false, true}) {
+    std::vector<std::string> line = {"mask",      model,     out,   "--pattern", "2:4x2",
+                                     "--reorder", "--masks", masks, "--json"};
+    if (transposable) line.push_back("--transposable");
+    const Outcome mask = run(line);
+    ASSERT_EQ(mask.code, 0) << mask.err;
+    const Json report = Json::parse(mask.out, "report");
+    EXPECT_EQ(report["reorder"], true);
+    bool more = false;
+    for (const Json& tensor : report["tensors"]) {
+      const auto with = tensor["retained_l1"].get<double>();
+      const auto without = tensor["retained_l1_as_rows_lie"].get<double>();
+      EXPECT_GE(with, without);
+      more |= with > without;
+    }
+    EXPECT_TRUE(more);
+    for (const std::string& file : {out, masks}) {
+      EXPECT_EQ(run({"check", file}).code, 0) << run({"check", file}).out;
+      const Checkpoint checkpoint = Checkpoint::open(file);
+      for (const auto& [name, promise] : checkpoint.plan().tensors) {
+        EXPECT_TRUE(promise.row_order.ends_with("row_order")) << name;
+      }
+    }
+  }
+  const Outcome table = run({"mask", model, out, "--pattern", "2:4x2", "--reorder"});
+  EXPECT_TRUE(contains(table.out, "as rows lie")) << table.out;
+  // Masked again, as rows lie: the old orders are gone.
+  const std::string again = folder / "again.safetensors";
+  ASSERT_EQ(run({"mask", out, again, "--pattern", "1:4x4"}).code, 0);
+  EXPECT_EQ(run({"check", again}).code, 0);
+  const Checkpoint masked_again = Checkpoint::open(again);
+  for (const ShardedTensor& tensor : masked_again.tensors()) {
+    EXPECT_FALSE(tensor.info.name.ends_with("row_order")) << tensor.info.name;
+  }
+}
+
+TEST(Check, AMalformedRowOrderIsOneLineThatNamesIt) {
+  const ScratchFolder folder;
+  const std::string file = folder / "w.safetensors";
+  SparsityPlan plan;
+  plan.tensors.emplace("fc.weight", Promise{Pattern(2, 4, 2), Axis::kIn, "fc.row_order"});
+  Metadata metadata;
+  plan.store_in(metadata);
+  const auto checked = [&](Dtype dtype, const std::vector<int64_t>& order, const char* name) {
+    TensorInfo info{name, dtype, {static_cast<int64_t>(order.size())}};
+    info.end = order.size() * sizeof(int64_t);
+    TensorInfo weight{"fc.weight", Dtype::kF32, {8, 4}};
+    weight.end = 8 * 4 * sizeof(float);
+    // Outputs o and 7 - o have their weights in the same columns.
+    std::vector<float> values(32, 0.0f);
+    for (size_t o = 0; o < 8; ++o) {
+      const size_t kind = std::min(o, 7 - o);
+      values[4 * o + kind] = values[4 * o + (kind + 1) % 4] = 1.0f;
+    }
+    SafetensorsWriter writer(file, {info, weight}, metadata);
+    writer.write(name, 0, std::as_bytes(std::span(order)));
+    writer.write("fc.weight", 0, std::as_bytes(std::span(values)));
+    writer.commit();
+    return run({"check", file});
+  };
+  const std::vector<int64_t> right = {0, 1, 2, 3, 7, 6, 5, 4};
+  EXPECT_EQ(checked(Dtype::kI64, right, "fc.row_order").code, 0);
+  const Outcome lying = checked(Dtype::kI64, {0, 1, 2, 3, 4, 5, 6, 7}, "fc.row_order");
+  EXPECT_EQ(lying.code, 1);
+  EXPECT_TRUE(contains(lying.out, "FAILS")) << lying.out;
+  struct Wrong {
+    Dtype dtype;
+    std::vector<int64_t> order;
+    const char* name;
+    const char* words;
+  };
+  for (const Wrong& wrong :
+       {Wrong{Dtype::kF64, right, "fc.row_order", "is F64 of shape [8]"},
+        Wrong{Dtype::kI64, {0, 1, 2}, "fc.row_order", "I64 of shape [8]"},
+        Wrong{Dtype::kI64, {0, 1, 2, 3, 7, 6, 5, 5}, "fc.row_order", "must be there once"},
+        Wrong{Dtype::kI64, {0, 1, 2, 3, 7, 6, 5, -1}, "fc.row_order", "must be there once"},
+        Wrong{Dtype::kI64, right, "fc.order", "which is not there"}}) {
+    const Outcome outcome = checked(wrong.dtype, wrong.order, wrong.name);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_TRUE(contains(outcome.err, wrong.words)) << outcome.err;
+    EXPECT_TRUE(contains(outcome.err, file) && contains(outcome.err, "fc.row_order"));
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
 }
 
 TEST(Mask, GreedySolversCarryACertifiedGap) {

@@ -240,11 +240,12 @@ TEST(DenseConv, BitsDoNotDependOnThreads) {
 TEST(DenseConv, WithoutImages) {
   const ConvShape none{0, 2, 5, 5, 3, 3, 3};
   std::vector<float> dw(static_cast<size_t>(none.w_size()), 7);
-  dense_conv_forward(none, nullptr, dw.data(), nullptr, 0, nullptr);
+  const float* no_data = nullptr;
+  dense_conv_forward(none, no_data, dw.data(), nullptr, 0, nullptr);
   dense_conv_backward_data(none, nullptr, dw.data(), 0, nullptr);
-  dense_conv_backward_weight(none, nullptr, nullptr, 1, dw.data());
+  dense_conv_backward_weight(none, no_data, no_data, 1, dw.data());
   EXPECT_EQ(dw, std::vector<float>(dw.size(), 7));
-  dense_conv_backward_weight(none, nullptr, nullptr, 0, dw.data());
+  dense_conv_backward_weight(none, no_data, no_data, 0, dw.data());
   EXPECT_EQ(dw, std::vector<float>(dw.size(), 0));
 }
 

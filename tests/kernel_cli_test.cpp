@@ -24,11 +24,54 @@ TEST_F(KernelCommands, KernelsAreListed) {
   std::set<std::string> names;
   const Json report = outcome.json();
   for (const Json& kernel : report["kernels"]) {
-    names.insert(kernel["name"].get<std::string>());
-    EXPECT_EQ(kernel["compute"], "fp32");
+    const auto name = kernel["name"].get<std::string>();
+    names.insert(name);
+    EXPECT_EQ(kernel["compute"], contains(name, "tile") ? "bf16" : "fp32");
   }
-  EXPECT_EQ(names, (std::set<std::string>{"panel", "stream", "masked", "dense"}));
-  EXPECT_TRUE(contains(run({"kernels"}).out, "instruction set"));
+  EXPECT_EQ(names,
+            (std::set<std::string>{"panel", "stream", "masked", "dense", "tile", "dense tile"}));
+  const std::string text = run({"kernels"}).out;
+  EXPECT_TRUE(contains(text, "instruction set")) << text;
+  EXPECT_TRUE(contains(text, "tile unit: ")) << text;
+}
+
+TEST_F(KernelCommands, TileUnitsAreForcedAndPlansSayWhichOneMultiplies) {
+  ::setenv("WEFT_TILES", "emulated", 1);
+  EXPECT_EQ(run({"kernels", "--json"}).json()["tile_unit"], "emulated");
+  const std::vector<std::string> plan = {"plan",   "--shape",        "32x64x64", "--pattern",
+                                         "2:4x16", "--mode",         "sparse",   "--precision",
+                                         "bf16",   "--transposable", "--json"};
+  for (const Json& product : run(plan).json()) {
+    EXPECT_EQ(product["compute"], "bf16");
+    EXPECT_EQ(product["arithmetic"], "bf16 on emulated");
+  }
+  ::setenv("WEFT_TILES", "none", 1);
+  for (const Json& product : run(plan).json()) EXPECT_EQ(product["compute"], "fp32");
+  ::setenv("WEFT_TILES", "npu", 1);
+  const Outcome impossible = run({"kernels"});
+  EXPECT_EQ(impossible.code, 1);
+  EXPECT_TRUE(contains(impossible.err, "WEFT_TILES: tile unit 'npu' is not available here"))
+      << impossible.err;
+  ::unsetenv("WEFT_TILES");
+  EXPECT_EQ(run({"plan", "--shape", "8x8x8", "--precision", "fp16"}).code, 2);
+}
+
+TEST_F(KernelCommands, BenchComparesBf16WithTheBestDenseProductOfIt) {
+  ::setenv("WEFT_TILES", "emulated", 1);
+  const Outcome outcome =
+      run({"bench", "gemm", "--precision", "bf16", "--shape", "32x64x64", "--pattern", "2:4x16",
+           "--pattern", "2:4", "--rounds", "1", "--threads", "1", "--json"});
+  ::unsetenv("WEFT_TILES");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const Json& record : outcome.json()) {
+    const bool tiles = record["pattern"] == "2:4x16" && record["op"] != "bwd_x_ragged" &&
+                       record["op"] != "bwd_w_masked";
+    EXPECT_EQ(record["precision"], "bf16");
+    EXPECT_EQ(record["arithmetic"], tiles ? "bf16 on emulated" : "bf16 in fp32");
+    EXPECT_EQ(record["layout"], tiles ? "tile" : "panel");
+    EXPECT_GT(record["dense_fp32_ms"].get<double>(), 0.0);
+    EXPECT_TRUE(contains(record["dense_peer"].get<std::string>(), "bf16"));
+  }
 }
 
 TEST_F(KernelCommands, PlanExplainsThreeProducts) {

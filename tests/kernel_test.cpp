@@ -457,7 +457,8 @@ TEST(WrongCalls, SayWhatIsWrong) {
   EXPECT_EQ(forward_message(x, 0, {nullptr, 3, 5}), "y is null");
   EXPECT_TRUE(contains(forward_message(view(-1, 8, 8), 0, view(-1, 5, 5)), "x is -1 x 8"));
   EXPECT_EQ(message_of([&] {
-              sparse_forward({nullptr, 0, 8}, w, nullptr, 0, {nullptr, 0, 5});
+              sparse_forward(MatrixView<const float>(nullptr, 0, 8), w, nullptr, 0,
+                             MatrixView<float>(nullptr, 0, 5));
             }),
             "(no Error)");
 }
@@ -499,9 +500,11 @@ TEST(WrongCalls, OfTheBackwardProductsSayWhatIsWrong) {
 
 TEST(WrongCalls, TakeNoMatrixThatWasNeverPacked) {
   const PackedMatrix none;
-  EXPECT_THROW(sparse_forward({nullptr, 3, 0}, none, nullptr, 0, {nullptr, 3, 0}), Error);
-  EXPECT_THROW(sparse_backward_data({nullptr, 3, 0}, none, 0, {nullptr, 3, 0}), Error);
-  EXPECT_THROW(sparse_backward_weight(none, {nullptr, 0, 3}, 0, {nullptr, 0, 3}), Error);
+  const MatrixView<float> narrow(nullptr, 3, 0), flat(nullptr, 0, 3);
+  const MatrixView<const float> x = narrow, g = flat;
+  EXPECT_THROW(sparse_forward(x, none, nullptr, 0, narrow), Error);
+  EXPECT_THROW(sparse_backward_data(x, none, 0, narrow), Error);
+  EXPECT_THROW(sparse_backward_weight(none, g, 0, flat), Error);
 }
 
 // ---- the loops

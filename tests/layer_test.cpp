@@ -7,6 +7,7 @@
 #include "tests/layers.h"
 #include "tests/support.h"
 #include "weft/core/parallel.h"
+#include "weft/mask/verify.h"
 
 namespace weft {
 namespace {
@@ -29,6 +30,15 @@ const std::vector<std::string> kPatterns = {"2:4", "1:4", "4:8", "2:4x2"};
 
 std::string label(Kind kind, const std::string& recipe, const std::string& pattern) {
   return fmt::format("{} {} {}", kind_name(kind), recipe, pattern);
+}
+
+Mask nonzero_of(const torch::Tensor& weight, const WeightShape& shape) {
+  Mask mask(shape.outs, shape.cols());
+  const float* values = weight.data_ptr<float>();
+  for (int64_t i = 0; i < weight.numel(); ++i) {
+    mask.set(i / shape.cols(), i % shape.cols(), values[i] != 0.0f);
+  }
+  return mask;
 }
 
 // Calls body(kind, recipe, pattern) for every recipe of the table and a few free ones.
@@ -74,6 +84,11 @@ TEST(Paths, AgreeForGroupsOfChannels) {
       if (contains(recipe, "bi-mask")) {
         EXPECT_TRUE(contains(message_of([&] { make_layer(Kind::kGroupedConv, plain); }),
                              "a permutation would mix them"));
+        continue;
+      }
+      if (contains(recipe, "order_every") && plain.pattern.share() > 1) {
+        EXPECT_TRUE(contains(message_of([&] { make_layer(Kind::kGroupedConv, plain); }),
+                             "a row order would mix them"));
         continue;
       }
       Training a(Kind::kGroupedConv, settings_of(recipe, pattern)), b(Kind::kGroupedConv, plain);
@@ -431,8 +446,74 @@ TEST(State, SavedInTheMiddleARunContinuesToTheBit) {
           }
           EXPECT_EQ(whole.layer->state().forward, resumed.layer->state().forward);
           EXPECT_EQ(whole.layer->state().permutation, resumed.layer->state().permutation);
+          EXPECT_EQ(whole.layer->state().row_order, resumed.layer->state().row_order);
         }
       });
+}
+
+TEST(RowOrders, AreThereWhereRowsShareAndMasksObeyThem) {
+  for (const Kind kind : kKinds) {
+    for (const char* recipe :
+         {"sr-ste+order_every=4+order_end=1", "transposable+order_every=2+order_end=1",
+          "s-ste+order_every=4+order_end=1", "static+order_every=1+dense_head=0"}) {
+      for (const char* text : {"2:4x4", "2:4x16", "2:4"}) {
+        SCOPED_TRACE(label(kind, recipe, text));
+        Training run(kind, settings_of(recipe, text));
+        const Pattern pattern = Pattern::parse(text);
+        const WeightShape shape = run.layer->weight_shape();
+        bool moved = false;
+        std::vector<int64_t> first;
+        for (int step = 0; step < 8; ++step) {
+          run.step();
+          const LayerState& state = run.layer->state();
+          ASSERT_EQ(state.row_order.size(), pattern.share() > 1 ? size_t(shape.outs) : 0);
+          if (step == 0) first = state.row_order;
+          moved |= state.row_order != first;
+          ASSERT_EQ(count_groups_in(state.forward, shape, pattern, state.row_order).violations, 0);
+          const Mask nonzero = nonzero_of(run.layer->effective_weight(), shape);
+          ASSERT_EQ(count_groups_in(nonzero, shape, pattern, state.row_order).violations, 0);
+          if (!contains(recipe, "transposable")) continue;
+          ASSERT_EQ(count_groups_out(state.forward, shape, pattern, state.row_order).violations, 0);
+        }
+        // At every search there may be a better one, but not for a mask that is fixed.
+        if (contains(recipe, "static")) {
+          EXPECT_FALSE(moved);
+        }
+        if (contains(recipe, "sr-ste") && kind == Kind::kLinear && pattern.share() > 1) {
+          EXPECT_TRUE(moved);
+        }
+        const LayerTelemetry t = run.layer->telemetry();
+        ASSERT_EQ(t.retained_as_rows_lie.has_value(), pattern.share() > 1);
+        if (t.retained_as_rows_lie && !contains(recipe, "static")) {
+          EXPECT_GE(t.retained, *t.retained_as_rows_lie);
+        }
+        EXPECT_FALSE(run.layer->telemetry(/*costly=*/false).retained_as_rows_lie);
+      }
+    }
+  }
+}
+
+// An order that comes with weights is kept, and makes their mask what it was.
+TEST(RowOrders, CanBeGiven) {
+  Training trained(Kind::kLinear, settings_of("sr-ste+order_every=1", "2:4x4"));
+  for (int step = 0; step < 3; ++step) trained.step();
+  const torch::Tensor weight = trained.layer->effective_weight();
+  const std::vector<int64_t> order = trained.layer->state().row_order;
+  for (const bool given : {true, false}) {
+    auto layer = make_layer(Kind::kLinear, settings_of("static+dense_head=0", "2:4x4"));
+    {
+      const torch::NoGradGuard no_grad;
+      layer->weight.copy_(weight);
+    }
+    if (given) layer->give_row_order(order);
+    EXPECT_EQ(same_bits(layer->effective_weight(), weight), given);
+    EXPECT_EQ(layer->state().row_order, given ? order : std::vector<int64_t>());
+    EXPECT_TRUE(contains(message_of([&] { layer->give_row_order(order); }), "before the first"));
+  }
+  auto layer = make_layer(Kind::kLinear, settings_of("static+dense_head=0", "2:4x4"));
+  EXPECT_TRUE(contains(message_of([&] { layer->give_row_order({0, 1, 2}); }), "no order of 136"));
+  layer = make_layer(Kind::kLinear, settings_of("static+dense_head=0", "2:4"));
+  EXPECT_TRUE(contains(message_of([&] { layer->give_row_order(order); }), "for shared patterns"));
 }
 
 TEST(State, SurvivesACastToDoubleAndBack) {
@@ -463,6 +544,9 @@ TEST(State, DamagedBuffersAreRefused) {
                        "another shape"));
   EXPECT_TRUE(contains(damaged("permutation", [](torch::Tensor& t) { t[0] = 99; }),
                        "no permutation of 136"));
+  EXPECT_TRUE(contains(
+      damaged("row_order", [](torch::Tensor& t) { t.set_data(torch::zeros({136}, torch::kLong)); }),
+      "row_order: no permutation of 136"));
   EXPECT_TRUE(contains(damaged("counters", [](torch::Tensor& t) { t[0] = 2; }), "version 2"));
 }
 

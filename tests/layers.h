@@ -71,6 +71,10 @@ inline std::vector<std::string> all_recipes() {
   names.push_back("sr-ste+decay=decoupled");
   names.push_back("dense+gradient=mvue");
   names.push_back("bi-mask+fp8");
+  names.push_back("sr-ste+order_every=3");
+  names.push_back("t-sr-ste+order_every=2");
+  names.push_back("s-ste+order_every=5");
+  names.push_back("static+order_every=1");
   return names;
 }
 

@@ -11,6 +11,7 @@
 #include "tests/support.h"
 #include "weft/core/parallel.h"
 #include "weft/kernel/synthetic.h"
+#include "weft/kernel/tile_unit.h"
 
 namespace weft {
 namespace {
@@ -58,47 +59,109 @@ ProductKind kind_of(Product product) {
                                              : ProductKind::kBackwardWeight;
 }
 
+// A tile unit for as long as it lives: the emulated one runs everywhere.
+struct EmulatedTiles {
+  EmulatedTiles() { force_tile_unit("emulated"); }
+  ~EmulatedTiles() { restore_tile_unit(); }
+};
+
+// Numbers of a call in fp32.
+std::vector<float> values_of(const AnyResult& result) {
+  std::vector<float> values;
+  std::visit(
+      [&](const auto& view) {
+        for (int64_t r = 0; r < view.rows; ++r) {
+          for (int64_t c = 0; c < view.cols; ++c) {
+            if constexpr (std::is_same_v<decltype(view.at(r, c)), Bf16&>) {
+              values.push_back(to_float(view.at(r, c)));
+            } else {
+              values.push_back(view.at(r, c));
+            }
+          }
+        }
+      },
+      result);
+  return values;
+}
+
+std::vector<Bf16> rounded(MatrixView<const float> from) {
+  std::vector<Bf16> to;
+  for (int64_t r = 0; r < from.rows; ++r) {
+    for (int64_t c = 0; c < from.cols; ++c) to.push_back(to_bf16(from.at(r, c)));
+  }
+  return to;
+}
+
+// Whatever a row takes, of any operand in either type, it computes.
 TEST(Kernels, EveryRowComputesWhatItSays) {
+  const EmulatedTiles tiles;
+  const Pattern pattern(2, 4, 16);
   for (const Kernel& kernel : kernels()) {
     for (const Product product : kernel.products) {
-      SyntheticProduct data(kind_of(product), kShape, Pattern(2, 4));
+      // Numbers that bf16 has exactly, so that both types multiply the same.
+      const bool on_tiles = kernel.compute == Compute::kBf16;
+      SyntheticProduct data(kind_of(product), kShape, pattern,
+                            {Precision::kBf16, on_tiles ? Compute::kBf16 : Compute::kFp32});
       const PackedMatrix stream =
           pack_stream(data.operand(),
                       product == Product::kForward ? data.mask()
                                                    : Mask(data.operand().rows, data.operand().cols),
-                      Pattern(2, 4), ValueType::kF32);
-      LinearCall call;
-      call.product = product;
-      call.activations = data.activations();
-      call.result = data.result();
-      call.dense = data.operand();
-      const Mask of_result = random_mask(kShape.outs, kShape.ins, Pattern(2, 4), 5);
-      const KeptEntries kept(of_result, Pattern(2, 4));
-      struct Operand {
-        const PackedMatrix* packed;
-        const KeptEntries* kept;
+                      pattern, ValueType::kF32);
+      const Mask of_result = random_mask(kShape.outs, kShape.ins, pattern, 5);
+      const KeptEntries kept(of_result, pattern);
+      DenseTiles dense_tiles;
+      dense_tiles.pack(data.operand(), product == Product::kForward);
+      const std::vector<Bf16> activations = rounded(data.activations());
+      const std::vector<Bf16> operand = rounded(data.operand());
+      std::vector<Bf16> result16(static_cast<size_t>(data.result().rows * data.result().cols));
+      const auto like = [](const std::vector<Bf16>& values, MatrixView<const float> shape) {
+        return MatrixView<const Bf16>(values.data(), shape.rows, shape.cols);
       };
-      bool taken = false;
-      for (const Operand& operand : {Operand{nullptr, nullptr}, Operand{&data.packed(), nullptr},
-                                     Operand{&stream, nullptr}, Operand{nullptr, &kept}}) {
-        call.packed = operand.packed;
-        call.kept = operand.kept;
-        if (!kernel.takes(call)) continue;
-        taken = true;
-        EXPECT_EQ(&kernel_for(call), &kernel);
-        multiply(call);
-        const Mask* mask = operand.packed ? &data.mask() : nullptr;
-        for (int64_t r = 0; r < call.result.rows; ++r) {
-          for (int64_t c = 0; c < call.result.cols; ++c) {
-            const bool computed = !call.kept || of_result.at(r, c);
-            ASSERT_NEAR(call.result.at(r, c),
-                        computed ? wanted(product, call.activations, call.dense, mask, r, c) : 0.0,
-                        1e-5)
+      int taken = 0;
+      for (const bool bf16 : {false, true}) {
+        LinearCall call;
+        call.product = product;
+        call.activations = data.activations();
+        call.dense = data.operand();
+        call.result = data.result();
+        if (bf16) {
+          call.activations = like(activations, data.activations());
+          call.dense = like(operand, data.operand());
+          if (product != Product::kBackwardWeight) {
+            call.result = MatrixView<Bf16>(result16.data(), data.result().rows, data.result().cols);
+          }
+        }
+        struct Operand {
+          const PackedMatrix* packed;
+          const KeptEntries* kept;
+          const DenseTiles* tiles;
+        };
+        for (const Operand& one :
+             {Operand{nullptr, nullptr, nullptr}, Operand{&data.packed(), nullptr, nullptr},
+              Operand{&stream, nullptr, nullptr}, Operand{nullptr, &kept, nullptr},
+              Operand{nullptr, nullptr, &dense_tiles}}) {
+          call.packed = one.packed;
+          call.kept = one.kept;
+          call.tiles = one.tiles;
+          if (!kernel.takes(call)) continue;
+          ++taken;
+          EXPECT_EQ(&kernel_for(call, kernel.compute), &kernel);
+          multiply(call, kernel.compute);
+          const Mask* mask = one.packed ? &data.mask() : nullptr;
+          const std::vector<float> found = values_of(call.result);
+          const MatrixView<float> shape = data.result();
+          for (int64_t i = 0; i < shape.rows * shape.cols; ++i) {
+            const int64_t r = i / shape.cols, c = i % shape.cols;
+            const bool computed = !one.kept || of_result.at(r, c);
+            const double want =
+                computed ? wanted(product, data.activations(), data.operand(), mask, r, c) : 0.0;
+            const double half_ulp = bf16 && product != Product::kBackwardWeight ? 0x1p-8 : 0.0;
+            ASSERT_NEAR(found[static_cast<size_t>(i)], want, 1e-5 + half_ulp * std::abs(want))
                 << kernel.name << " " << product_name(product) << " at " << r << ", " << c;
           }
         }
       }
-      EXPECT_TRUE(taken) << kernel.name << " takes nothing";
+      EXPECT_EQ(taken, on_tiles ? 1 : 2) << kernel.name << " " << product_name(product);
     }
   }
 }
@@ -187,7 +250,7 @@ TEST(Calibration, ForgetsOtherVersionsAndWhatIsBroken) {
   const fs::path path = folder / "calibration.json";
   Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
   std::string good = read(path);  // with times that nobody would measure
-  good = good.substr(0, good.find('[')) + "[1e9, 1e9, 1e9]" + good.substr(good.find(']') + 1);
+  good = good.substr(0, good.find('[')) + "[1e9, 1e9, 1e9, 0]" + good.substr(good.find(']') + 1);
   write(path, good);
   ASSERT_EQ(Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 1e9);
   const size_t version = good.find("\"weft\": \"") + 9;
@@ -216,7 +279,8 @@ TEST(Calibration, TakesOnlyTimesFromItsFile) {
   std::string text = read(path);
   const size_t open = text.find('[');
   const size_t close = text.find(']');
-  for (const char* times : {"[1, 2]", "[1, 2, -3]", "[1, 2, \"x\"]", "[0, 1, 1]", "7"}) {
+  for (const char* times : {"[1, 2, 3]", "[1, 2, -3, 0]", "[1, 2, \"x\", 0]", "[0, 2, 1, 0]",
+                            "[1, 0, 2, 0]", "[1, 2, 3, 4, 5]", "7"}) {
     write(path, text.substr(0, open) + times + text.substr(close + 1));
     const ProductTimes found =
         Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
@@ -248,7 +312,7 @@ void write_model(const fs::path& path, double sparse_per_dense) {
   for (const ProductKind kind : kProductKinds) {
     for (const LayerShape& shape : model_shapes()) {
       const double dense = shape.flops() * 1e-6;
-      entries += fmt::format("{}\"{}/{}/2:4/{}\": [{}, {}, {}]", entries.empty() ? "" : ", ", on,
+      entries += fmt::format("{}\"{}/{}/2:4/{}\": [{}, {}, {}, 0]", entries.empty() ? "" : ", ", on,
                              kind_name(kind), shape.str(), dense, dense * sparse_per_dense, 1e-9);
     }
   }
@@ -334,6 +398,83 @@ TEST(Planner, ObeysAndExplains) {
 }
 
 const ConvShape kConv = ConvShape::parse("2x8x6x5:12x3x3,stride=2x1,pad=1,groups=2");
+
+TEST(Planner, TakesATileUnitForBf16WhereItIsAllowed) {
+  const EmulatedTiles tiles;
+  PlanRequest request{.shape = kShape, .pattern = Pattern(2, 4, 16), .transposable = true};
+  Planner sparse(PlanMode::kSparse, {}), dense(PlanMode::kDense, {});
+  for (const ProductPlan& one : sparse.plan(request).products) {
+    EXPECT_EQ(one.compute, Compute::kFp32) << "only fp32 was allowed";
+  }
+  request.precision = Precision::kBf16;
+  for (const ProductPlan& one : sparse.plan(request).products) {
+    EXPECT_EQ(one.compute, Compute::kBf16);
+    EXPECT_EQ(one.arithmetic, "bf16 on emulated");
+  }
+  for (const ProductPlan& one : dense.plan(request).products) {
+    EXPECT_EQ(one.compute, Compute::kBf16);
+  }
+  request.transposable = false;  // its transpose is ragged, and not shared
+  const LayerPlan ragged = sparse.plan(request);
+  EXPECT_EQ(ragged[Product::kForward].compute, Compute::kBf16);
+  EXPECT_EQ(ragged[Product::kBackwardData].compute, Compute::kFp32);
+  request.pattern = Pattern(2, 4);  // does not fill tiles
+  EXPECT_EQ(sparse.plan(request)[Product::kForward].compute, Compute::kFp32);
+  EXPECT_EQ(dense.plan(request)[Product::kForward].compute, Compute::kBf16);
+}
+
+TEST(Planner, SaysWhyBf16IsMultipliedInFp32) {
+  force_tile_unit("none");
+  PlanRequest request{.shape = kShape, .pattern = Pattern(2, 4, 16)};
+  request.precision = Precision::kBf16;
+  Planner planner(PlanMode::kAuto, {});
+  for (const ProductPlan& one : planner.plan(request).products) {
+    EXPECT_EQ(one.compute, Compute::kFp32);
+    EXPECT_EQ(one.arithmetic, "bf16 in fp32 arithmetic: none was asked for");
+  }
+  restore_tile_unit();
+}
+
+// An emulated unit is never the faster one: both arithmetics are measured, and it loses.
+TEST(Planner, MeasuresEveryArithmeticOfBf16) {
+  const EmulatedTiles tiles;
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  Planner planner(PlanMode::kAuto, path);
+  PlanRequest request{.shape = {64, 64, 64}, .pattern = Pattern(2, 4, 16), .transposable = true};
+  request.precision = Precision::kBf16;
+  for (const ProductPlan& one : planner.plan(request).products) {
+    EXPECT_EQ(one.compute, Compute::kFp32) << one.reason;
+  }
+  const std::string kept = read(path);
+  EXPECT_TRUE(contains(kept, "/bf16 in fp32\"")) << kept;
+  EXPECT_TRUE(contains(kept, "/bf16 on emulated\"")) << kept;
+}
+
+TEST(Planner, RepeatsTheArithmeticOfASavedPlan) {
+  const EmulatedTiles tiles;
+  PlanRequest request{.shape = kShape, .pattern = Pattern(2, 4, 16)};
+  request.precision = Precision::kBf16;
+  Planner planner(PlanMode::kSparse, {});
+  planner.plan(request);
+  const std::string saved = planner.saved();
+  EXPECT_TRUE(contains(saved, "sparse bf16")) << saved;
+  Planner again = Planner::from_saved(saved);
+  const LayerPlan plan = again.plan(request);
+  EXPECT_EQ(plan[Product::kForward].choice, Choice::kSparse);
+  EXPECT_EQ(plan[Product::kForward].compute, Compute::kBf16);
+  EXPECT_EQ(plan[Product::kBackwardData].compute, Compute::kFp32);
+  force_tile_unit("none");  // the same model elsewhere
+  const LayerPlan elsewhere = again.plan(request);
+  EXPECT_EQ(elsewhere[Product::kForward].choice, Choice::kSparse);
+  EXPECT_EQ(elsewhere[Product::kForward].compute, Compute::kFp32);
+  EXPECT_TRUE(contains(elsewhere[Product::kForward].arithmetic, "in fp32 arithmetic"));
+  request.precision = Precision::kFp32;  // another question
+  EXPECT_THROW(again.plan(request), Error);
+  EXPECT_THROW(Planner::from_saved(R"({"version": 1, "plans": {"a": ["sparse bf32", "dense",
+                                      "dense"]}})"),
+               Error);
+}
 
 // Both paths against each other: sparse on the mask, dense on weights that are zero outside of it.
 TEST(Synthetic, ConvolutionsComputeTheSameOnBothPaths) {

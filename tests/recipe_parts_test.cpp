@@ -9,6 +9,7 @@
 #include "tests/support.h"
 #include "weft/core/parallel.h"
 #include "weft/core/rng.h"
+#include "weft/mask/row_order.h"
 #include "weft/mask/solver.h"
 #include "weft/mask/verify.h"
 #include "weft/train/recipes/best_combination.h"
@@ -102,6 +103,7 @@ TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
       {"s-ste+mask_every=40", "continuous only if"},
       {"lbc+removal_end=0", "removal_end"},
       {"t-sr-ste+dense_head=0.9", "leave no sparse steps"},
+      {"lbc+order_every=10", "learn their scores together"},
   };
   for (const auto& [text, reason] : cases) {
     expect_error([&] { Recipe::parse(text).check(Pattern(2, 4)); }, reason);
@@ -110,7 +112,8 @@ TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
                "is for 2:4");
   for (const char* idle :
        {"ste+lambda=1e-3", "static+mask_every=10", "lbc+mask_every=2", "sr-ste+removal_end=0.2",
-        "ste+permutation_every=5", "dense+dense_tail=0.1"}) {
+        "ste+permutation_every=5", "dense+dense_tail=0.1", "dense+order_every=5",
+        "ste+order_end=0.5", "static+order_every=5+order_end=0.5"}) {
     expect_error([&] { Recipe::parse(idle); }, "has no effect");
   }
   expect_error([] { Recipe::parse("lbc+dense_head=0.5").check(Pattern(2, 4)); },
@@ -119,6 +122,7 @@ TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
   expect_error([] { Recipe::parse("ste+forwards=soft"); }, "unknown part 'forwards'");
   expect_error([] { Recipe::parse("ste+forward=hard"); }, "accepted are dense, top-n");
   expect_error([] { Recipe::parse("ste+lambda=x"); }, "accepted is a number");
+  expect_error([] { Recipe::parse("ste+order_every=-1"); }, "number of steps, at least 0");
   expect_error([] { Recipe::parse("ste+"); }, "not of the form");
 }
 
@@ -207,6 +211,31 @@ TEST(SoftThreshold, ACellShrinksByItsSum) {
   EXPECT_FLOAT_EQ(s[2], 2.0f * 6.0f * (1.0f - 5.0f / 9.0f));
   EXPECT_FLOAT_EQ(s[18], 2.0f * -3.0f * (1.0f - 5.0f / 9.0f));
   EXPECT_EQ(std::count(s.begin(), s.end(), 0.0f), 30);
+}
+
+// As that of the rows in their places.
+TEST(SoftThreshold, FollowsARowOrder) {
+  for (const char* text : {"1:4x2", "2:4x4", "2:4"}) {
+    const Pattern pattern = Pattern::parse(text);
+    for (const WeightShape& shape : {WeightShape{21, 16, 1}, WeightShape{16, 6, 4}}) {
+      const std::vector<float> w = gaussian(shape.outs * shape.cols(), 9);
+      std::vector<int64_t> order = identity_order(shape.outs);
+      std::reverse(order.begin(), order.end());
+      std::swap(order[2], order[7]);
+      const std::vector<float> in_places = in_row_order(w.data(), shape, order);
+      const std::vector<float> want = soft(in_places, shape, pattern, 1.5);
+      const Mask mask =
+          find_mask(solver("magnitude"), w.data(), shape, pattern, std::span<const int64_t>(order));
+      std::vector<float> out(w.size(), NAN);
+      soft_threshold(w.data(), mask, shape, pattern, 1.5, out.data(), order);
+      EXPECT_EQ(in_row_order(out.data(), shape, order), want) << text;
+      EXPECT_NEAR(
+          soft_threshold_scale(w.data(), mask, shape, pattern, order),
+          soft_threshold_scale(in_places.data(), top_n(in_places, shape, pattern), shape, pattern),
+          1e-12)
+          << text;
+    }
+  }
 }
 
 TEST(SoftThreshold, ScaleIsTheLeastSquaresOne) {
@@ -607,6 +636,46 @@ TEST(Schedule, ThePermutationIsLookedForEveryHundredSteps) {
   EXPECT_NE(first, identity_permutation(24));
   EXPECT_EQ(run.at(99).permutation, first);
   EXPECT_NE(run.at(100).permutation, first);
+}
+
+TEST(Schedule, RowOrdersAreLookedForWhenTheyAreDue) {
+  TrainedLayer run("sr-ste+order_every=50", "2:4x2", 0);
+  const std::vector<int64_t> first = run.at(0).row_order;
+  ASSERT_EQ(first.size(), 24u);
+  EXPECT_NE(first, identity_order(24));
+  EXPECT_EQ(run.at(49).row_order, first);
+  EXPECT_NE(run.at(50).row_order, first);
+  // After a quarter of the run it stays.
+  TrainedLayer ending("sr-ste+order_every=10", "2:4x2", 100);
+  const std::vector<int64_t> at_ten = ending.at(10).row_order, last = ending.at(20).row_order;
+  EXPECT_NE(last, at_ten);
+  for (const int64_t step : {30, 50, 100}) EXPECT_EQ(ending.at(step).row_order, last) << step;
+  TrainedLayer endless("sr-ste+order_every=10+order_end=1", "2:4x2", 100);
+  endless.at(20);
+  EXPECT_NE(endless.at(90).row_order, last);
+  // A new order brings a new mask, whether or not that is due.
+  TrainedLayer forty("transposable+order_every=7", "2:4x2", 0);
+  std::vector<int64_t> before = forty.at(0).row_order;
+  bool moved = false;
+  for (const int64_t step : {7, 8, 14, 21}) {
+    const LayerState& state = forty.at(step);
+    moved |= state.row_order != before;
+    EXPECT_EQ(
+        count_groups_in(state.forward, {24, 40, 1}, Pattern(2, 4, 2), state.row_order).violations,
+        0)
+        << step;
+  }
+  EXPECT_TRUE(moved);
+  TrainedLayer fixed("static+order_every=2", "2:4x2", 10);
+  EXPECT_TRUE(fixed.at(4).row_order.empty());  // dense
+  const std::vector<int64_t> found = fixed.at(5).row_order;
+  EXPECT_EQ(found.size(), 24u);
+  EXPECT_EQ(fixed.at(8).row_order, found);
+  // Nothing is shared: it does nothing, and is not refused.
+  EXPECT_NO_THROW(Recipe::parse("sr-ste+order_every=5").check(Pattern(2, 4)));
+  EXPECT_TRUE(TrainedLayer("sr-ste+order_every=5", "2:4", 0).at(0).row_order.empty());
+  EXPECT_TRUE(contains(describe_schedule(Recipe::parse("ste+order_every=5")),
+                       "row order every 5 until 0.25"));
 }
 
 }  // namespace

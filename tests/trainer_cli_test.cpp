@@ -105,6 +105,7 @@ TEST_F(TrainerCommands, WrongUsageIsOneLineAndLeavesNothing) {
       {{"train"}, 2, "--out DIR is needed"},
       {train("x", {"--recipe", "magic"}), 2, "magic"},
       {train("x", {}, "0"), 2, "--steps"},
+      {train("x", {"--precision", "fp16"}), 2, "'fp16': accepted are fp32, bf16"},
       {train("x", {"--config", folder("bad.toml")}), 1, "did you mean 'steps'?"},
       {train("x", {"--data", "text"}), 2, "model mlp learns from images"},
       {train("x", {"--accumulate", "3"}), 2, "micro-batches"},
@@ -132,6 +133,33 @@ TEST_F(TrainerCommands, WrongUsageIsOneLineAndLeavesNothing) {
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(folder("x"))) << part;
   }
+}
+
+TEST_F(TrainerCommands, ARunInBf16IsEvaluatedInIt) {
+  std::ofstream text(scratch_ / "text");
+  for (int i = 0; i < 200; ++i) text << "line " << i * 7 % 31 << " of a text\n";
+  text.close();
+  for (const std::string model : {"cnn", "gpt"}) {
+    std::vector<std::string> more = {"--precision", "bf16", "--model", model};
+    if (model == "gpt") {
+      more.insert(more.end(), {"--data", "text:" + folder("text"), "--heads", "2", "--context",
+                               "16", "--depth", "1"});
+    }
+    std::vector<std::string> arguments = {"train", "--out",         folder(model), "--steps",
+                                          "6",     "--plan",        "sparse",      "--width",
+                                          "16",    "--batch",       "8",           "--train-images",
+                                          "64",    "--test-images", "20"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run(arguments);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const Json record = Json::parse(contents(folder(model) + "/run.json"), "run.json");
+    EXPECT_EQ(record["options"]["precision"], "bf16");
+    const Outcome eval = run({"eval", folder(model), "--json"});
+    ASSERT_EQ(eval.code, 0) << eval.err;
+    EXPECT_EQ(Json::parse(eval.out, "eval")["eval_loss"], record["result"]["eval_loss"]);
+  }
+  const Outcome generated = run({"generate", folder("gpt"), "--prompt", "line", "--bytes", "8"});
+  EXPECT_EQ(generated.code, 0) << generated.err;
 }
 
 TEST_F(TrainerCommands, ARunIsNotOverwrittenAndAFinishedOneNotResumed) {

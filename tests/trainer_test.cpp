@@ -8,7 +8,12 @@
 
 #include "tests/scratch_folder.h"
 #include "tests/support.h"
+#include "weft/checkpoint/row_order_tensor.h"
+#include "weft/core/bf16.h"
 #include "weft/mask/solver.h"
+#include "weft/mask/verify.h"
+#include "weft/pack/packed_file.h"
+#include "weft/train/data/checksum.h"
 #include "weft/train/decode/gpt_decoder.h"
 #include "weft/train/layers/linear.h"
 #include "weft/train/run/run_folder.h"
@@ -16,6 +21,7 @@
 #include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/load_model.h"
 #include "weft/train/trainer/optimizer.h"
+#include "weft/train/trainer/run_setup.h"
 #include "weft/train/trainer/tensor_file.h"
 
 namespace weft::test {
@@ -907,6 +913,27 @@ TEST(Export, EveryRecipeKeepsItsPromise) {
   }
 }
 
+// The same of a file without the zeros.
+std::string broken_promise_of_packed(const std::filesystem::path& model) {
+  const Checkpoint files = Checkpoint::open(model);
+  const PackedCheckpoint checkpoint(files);
+  const SparsityPlan plan = files.plan();
+  std::string problem = "nothing is packed";
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (!tensor.packed()) continue;
+    const Promise& promise = plan.tensors.at(tensor.info.name);
+    const WeightShape shape = WeightShape::of(tensor.info.shape);
+    const Mask nonzero =
+        nonzero_mask(tensor.info.dtype, checkpoint.dense(tensor), shape.outs, shape.cols());
+    const auto order = read_row_order(files, promise, shape.outs);
+    if (count_groups_in(nonzero, shape, promise.pattern, order).violations > 0) {
+      return tensor.info.name;
+    }
+    problem.clear();
+  }
+  return problem;
+}
+
 TEST(Export, ABrokenPromiseIsSeen) {
   const ScratchFolder scratch;
   SparsityPlan plan;
@@ -915,6 +942,99 @@ TEST(Export, ABrokenPromiseIsSeen) {
   plan.store_in(metadata);
   write_tensors(scratch / "m.safetensors", {{"w", torch::ones({4, 4})}}, metadata);
   EXPECT_EQ(broken_promise(scratch / "m.safetensors"), "w: 4 groups violate 2:4");
+}
+
+// A run whose rows share by orders: it goes on bit for bit, its model carries them, and what reads
+// the model knows them.
+TEST(RowOrders, AreSavedInTheModel) {
+  for (const std::string recipe : {"sr-ste+order_every=3", "transposable+order_every=2",
+                                   "s-ste+order_every=4", "static+order_every=1"}) {
+    for (const std::string model : {"mlp", "cnn"}) {
+      SCOPED_TRACE(recipe + " " + model);
+      const ScratchFolder scratch;
+      RunOptions options = small_run(model, recipe);
+      options.pattern = "2:4x2";
+      options.exports = "packed";
+      const auto run = scratch / "run", pieces = scratch / "pieces";
+      Trainer trainer = Trainer::begin(run, make_parts(options));
+      trainer.advance(options.steps);
+      const RunResult result = trainer.finish();
+      const auto file = run / "model.safetensors";
+      EXPECT_EQ(interrupted_model(pieces, options, {3, 6, 5}), contents(file));
+      EXPECT_EQ(broken_promise(file), "");
+      EXPECT_EQ(broken_promise_of_packed(run / "packed.safetensors"), "");
+      const std::string layer = model == "mlp" ? "hidden1" : "stage1_0.conv2";
+      const Checkpoint checkpoint = Checkpoint::open(file);
+      Promise promise = checkpoint.plan().tensors.at(layer + ".weight");
+      EXPECT_EQ(promise.row_order, layer + ".row_order");
+      const auto outs = read_tensors(file).at(layer + ".weight").size(0);
+      EXPECT_EQ(read_row_order(checkpoint, promise, outs).size(), size_t(outs));
+      const RunParts parts = load_model(run);
+      EXPECT_EQ(evaluate(*parts.model, *parts.source, options.batch, 0).loss, result.eval.loss);
+      int with_order = 0;
+      const Json record = read_run_record(run);
+      for (const Json& entry : record["layers"]) {
+        if (!entry.contains("retained_as_rows_lie")) continue;
+        ++with_order;
+        if (recipe.starts_with("static")) continue;  // of weights that the mask was not found for
+        EXPECT_GE(entry["retained"].get<double>(),
+                  0.98 * entry["retained_as_rows_lie"].get<double>());
+      }
+      EXPECT_GT(with_order, 0);
+    }
+  }
+}
+
+TEST(RowOrders, OfAFileAreKeptByAFixedMask) {
+  const ScratchFolder scratch;
+  RunOptions options = small_run("mlp", "sr-ste+order_every=2");
+  options.pattern = "2:4x2";
+  const std::string file = scratch / "run" / "model.safetensors";
+  finished_model(scratch / "run", Trainer::begin(scratch / "run", make_parts(options)));
+  const RunOptions tuning = tuned_run("mlp", "static", file);
+  Notes notes;
+  {
+    Trainer trainer = Trainer::begin(scratch / "tuned", make_parts(tuning), listening(notes));
+    trainer.advance(6);
+  }
+  EXPECT_EQ(notes.all, "");
+  finished_model(scratch / "tuned",
+                 Trainer::resume(scratch / "tuned", make_parts(resume_options(scratch / "tuned"))));
+  const auto tuned = scratch / "tuned" / "model.safetensors";
+  expect_tuned(read_tensors(file).at("hidden1.weight"), read_tensors(tuned).at("hidden1.weight"),
+               "hidden1");
+  EXPECT_EQ(broken_promise(tuned), "");
+  EXPECT_TRUE(same(read_tensors(file).at("hidden1.row_order"),
+                   read_tensors(tuned).at("hidden1.row_order")));
+}
+
+TEST(RowOrders, ThatAreMalformedAreNamed) {
+  const ScratchFolder scratch;
+  RunOptions options = small_run("mlp", "sr-ste+order_every=2");
+  options.pattern = "2:4x2";
+  finished_model(scratch / "run", Trainer::begin(scratch / "run", make_parts(options)));
+  const auto file = scratch / "run" / "model.safetensors";
+  const TensorFile good = read_tensors(file);
+  const std::string name = "hidden1.row_order";
+  const auto with = [&](const torch::Tensor& order) {
+    NamedTensors tensors;
+    for (const auto& [key, tensor] : good.tensors) {
+      if (key != name) tensors.emplace_back(key, tensor);
+    }
+    if (order.defined()) tensors.emplace_back(name, order);
+    write_tensors(file, tensors, good.metadata);
+    const std::string message = message_of([&] { load_model(scratch / "run"); });
+    EXPECT_EQ(message_of([&] { broken_promise(file); }), message);
+    EXPECT_TRUE(contains(message, file.string())) << message;
+    EXPECT_TRUE(contains(message, name)) << message;
+    return message;
+  };
+  const torch::Tensor order = good.at(name);
+  EXPECT_TRUE(contains(with(order.slice(0, 1)), "I64 of shape [16]"));
+  EXPECT_TRUE(contains(with(order.to(torch::kInt)), "is I32 of shape [16]"));
+  EXPECT_TRUE(contains(with(torch::zeros_like(order)), "each of them must be there once"));
+  EXPECT_TRUE(contains(with(order + 1), "each of them must be there once"));
+  EXPECT_TRUE(contains(with(torch::Tensor()), "which is not there"));
 }
 
 TEST(LoadModel, EvaluatesAsTheRunDid) {
@@ -930,6 +1050,136 @@ TEST(LoadModel, EvaluatesAsTheRunDid) {
     EXPECT_EQ(again.accuracy, result.eval.accuracy) << recipe;
   }
   EXPECT_TRUE(contains(message_of([] { load_model("/nowhere"); }), "no run there"));
+}
+
+// ─── bf16 ───
+
+RunOptions bf16_run(const std::string& model, const std::string& recipe,
+                    const ScratchFolder& scratch) {
+  RunOptions options = model == "gpt" ? text_run(scratch, recipe) : small_run(model, recipe);
+  options.precision = "bf16";
+  return options;
+}
+
+TEST(Bf16, EveryModelLearnsAsInFp32) {
+  for (const std::string model : {"mlp", "cnn", "vit", "gpt"}) {
+    std::map<std::string, std::vector<double>> losses;
+    for (const char* precision : {"fp32", "bf16"}) {
+      const ScratchFolder scratch;
+      RunOptions options = bf16_run(model, "t-sr-ste", scratch);
+      options.precision = precision;
+      options.steps = 30;
+      options.batch = 32;
+      options.checkpoint_every = 0;
+      Notes notes;
+      Trainer trainer = Trainer::begin(scratch / "run", make_parts(options), listening(notes));
+      trainer.advance(options.steps);
+      const bool narrow = options.precision == "bf16";
+      const Batch batch = trainer.source().test_batch(std::vector<int64_t>{0, 1});
+      EXPECT_EQ(trainer.model().forward(batch.inputs).scalar_type(),
+                narrow ? torch::kBFloat16 : torch::kFloat);
+      for (const torch::Tensor& parameter : trainer.model().parameters()) {
+        EXPECT_EQ(parameter.scalar_type(), torch::kFloat);
+        EXPECT_EQ(parameter.grad().scalar_type(), torch::kFloat);
+      }
+      losses[precision] = notes.losses;
+    }
+    const auto is_bf16 = [](double loss) {
+      return to_float(to_bf16(static_cast<float>(loss))) == static_cast<float>(loss);
+    };
+    EXPECT_FALSE(std::ranges::all_of(losses["bf16"], is_bf16)) << model << ": the loss is fp32";
+    EXPECT_NEAR(losses["bf16"].front(), losses["fp32"].front(), 0.02) << model;
+    EXPECT_NE(losses["bf16"].front(), losses["fp32"].front()) << model;
+    EXPECT_LT(losses["bf16"].back(), 0.95 * losses["bf16"].front()) << model;
+    EXPECT_NEAR(losses["bf16"].back(), losses["fp32"].back(), 0.1) << model;
+  }
+}
+
+TEST(Bf16, EveryRecipeGoesOnBitForBit) {
+  for (const std::string model : {"mlp", "cnn", "vit", "gpt"}) {
+    for (const Recipe& recipe : recipes()) {
+      const bool for_all = model == "mlp" || recipe.name == "t-sr-ste";
+      if (!for_all) continue;
+      const ScratchFolder scratch;
+      const RunOptions options = bf16_run(model, recipe.name, scratch);
+      const auto whole = scratch / "whole", pieces = scratch / "pieces";
+      const std::string expected =
+          finished_model(whole, Trainer::begin(whole, make_parts(options)));
+      EXPECT_EQ(interrupted_model(pieces, options, {3, 6, 5}), expected)
+          << model << " by " << recipe.name;
+    }
+  }
+}
+
+TEST(Bf16, ALoadedModelEvaluatesAsTheRunDid) {
+  for (const std::string model : {"cnn", "gpt"}) {
+    const ScratchFolder scratch;
+    const RunOptions options = bf16_run(model, "s-ste", scratch);
+    Trainer trainer = Trainer::begin(scratch / "run", make_parts(options));
+    trainer.advance(options.steps);
+    const RunResult result = trainer.finish();
+    RunParts parts = load_model(scratch / "run");
+    const EvalReport again = evaluate(*parts.model, *parts.source, options.batch, 0);
+    EXPECT_EQ(again.loss, result.eval.loss) << model;
+    const RunParts network = load_network(scratch / "run", scratch / "run" / "model.safetensors",
+                                          "", [](const std::string&) {});
+    const EvalReport dense = evaluate(*network.model, *network.source, options.batch, 0);
+    EXPECT_NEAR(dense.loss, result.eval.loss, 0.02) << model;
+    for (const auto& [name, layer] : layers_of(*network.model)) {
+      EXPECT_EQ(layer->settings().precision, Precision::kBf16) << model << ": " << name;
+    }
+  }
+}
+
+// A run is of one precision, and those from before there was a choice are fp32.
+TEST(Bf16, ARunKeepsItsPrecision) {
+  const ScratchFolder scratch;
+  const auto folder = scratch / "run", old = scratch / "old";
+  RunOptions options = small_run("mlp");
+  { Trainer::begin(folder, make_parts(options)).advance(6); }
+  options = resume_options(folder);
+  options.precision = "bf16";
+  Notes notes;
+  EXPECT_TRUE(
+      contains(message_of([&] { Trainer::resume(folder, make_parts(options), listening(notes)); }),
+               "no checkpoint can be used"));
+  EXPECT_TRUE(contains(notes.all, "refused")) << notes.all;
+  std::string record = contents(folder / "run.json");
+  const std::string line = "\"precision\": \"fp32\",";
+  ASSERT_TRUE(contains(record, line)) << record;
+  record.erase(record.find(line), line.size());
+  std::filesystem::copy(folder, old);
+  std::ofstream(old / "run.json") << record;
+  EXPECT_EQ(finished_model(old, Trainer::resume(old, make_parts(resume_options(old)))),
+            finished_model(folder, Trainer::resume(folder, make_parts(resume_options(folder)))));
+}
+
+TEST(Bf16, TheNameOfAnFp32RunIsThatOfBefore) {
+  RunOptions options = small_run("mlp");
+  Json all = options.to_json();
+  for (const char* later : {"init", "precision", "threads", "plan", "checkpoint-every", "export"}) {
+    all.erase(later);
+  }
+  const std::string text = all.dump();
+  EXPECT_EQ(run_name(options, 7, std::nullopt),
+            fmt::format("{:08x}-00000007", checksum(0, std::as_bytes(std::span(text)))));
+  const std::string wide = run_name(options, 7, std::nullopt);
+  options.precision = "bf16";
+  EXPECT_NE(run_name(options, 7, std::nullopt), wide);
+}
+
+TEST(Bf16, ComparisonsRunInIt) {
+  const ScratchFolder scratch;
+  CompareOptions options;
+  options.run = bf16_run("mlp", "s-ste", scratch);
+  options.recipes = {"dense", "bi-mask", "lbc"};
+  options.patterns = {"2:4"};
+  const auto result = compare(scratch / "a", options, nullptr, [](double) {});
+  ASSERT_TRUE(result);
+  ASSERT_EQ(result->rows.size(), 3u);
+  options.run.precision = "fp32";
+  EXPECT_TRUE(contains(message_of([&] { compare(scratch / "a", options, nullptr, [](double) {}); }),
+                       "a run with --precision bf16, and fp32 is asked for"));
 }
 
 // ─── comparing ───
