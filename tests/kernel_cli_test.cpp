@@ -56,6 +56,18 @@ TEST_F(KernelCommands, TileUnitsAreForcedAndPlansSayWhichOneMultiplies) {
   EXPECT_EQ(run({"plan", "--shape", "8x8x8", "--precision", "fp16"}).code, 2);
 }
 
+// Where nothing is pruned there is nothing to choose, but still two products to time.
+TEST_F(KernelCommands, APatternThatKeepsAllIsTimedLikeAnyOther) {
+  for (const Json& product :
+       run({"plan", "--shape", "32x32x32", "--pattern", "1:1", "--json"}).json()) {
+    EXPECT_EQ(product["choice"], "dense");
+    EXPECT_LT(product["measured_sparse_ms"].get<double>(), 1e6);
+  }
+  const Outcome bench = run({"bench", "gemm", "--pattern", "1:1", "--shape", "32x32x32", "--rounds",
+                             "1", "--threads", "1", "--op", "fwd", "--json"});
+  EXPECT_EQ(bench.code, 0) << bench.err;
+}
+
 TEST_F(KernelCommands, BenchComparesBf16WithTheBestDenseProductOfIt) {
   ::setenv("WEFT_TILES", "emulated", 1);
   const Outcome outcome =

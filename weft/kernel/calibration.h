@@ -73,7 +73,7 @@ bool has_tile_product(ProductKind kind, const Pattern& pattern);
 
 // In milliseconds.
 struct ProductTimes {
-  // Of a product that there is not: tiles of a pattern that does not fill them, and what keeps all.
+  // Of a product that there is not: tiles of a pattern that does not fill them.
   static constexpr double kNever = 1e30;
 
   double dense = 0.0;

@@ -149,7 +149,6 @@ SyntheticProduct::SyntheticProduct(ProductKind kind, const LayerShape& shape,
 }
 
 bool SyntheticProduct::has_sparse() const {
-  if (options_.pattern.group() == 1) return false;
   return arithmetic_.compute == Compute::kFp32 || has_tile_product(kind_, options_.pattern);
 }
 

@@ -21,7 +21,7 @@ class SyntheticProduct {
   SyntheticProduct(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
                    const Arithmetic& arithmetic = {});
 
-  // False: tiles, and a pattern or product that they are not made for; or 1:1, which keeps all.
+  // False: tiles, and a pattern or product that they are not made for.
   bool has_sparse() const;
   void run_dense();  // a gradient that is masked is masked after the product
   void run_sparse();
