@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "weft/core/parallel.h"
 #include "weft/kernel/small_batch.h"
@@ -25,7 +26,10 @@
 #define WEFT_KERNEL_SMALL_BATCH
 namespace weft {
 
+#define WEFT_INLINE __attribute__((always_inline))  // for lambdas, which take no HWY_INLINE
+
 constexpr int kTokensAtOnce = 4;
+constexpr int kBlocksAtOnce = 2;  // of rows, for a token that is alone
 
 // x as the loop wants it: groups `stride` apart, so that an index past the group finds a zero.
 struct StreamInputs {
@@ -85,9 +89,13 @@ class IndexReader {
   // One or two bits per index leave a word that reaches into the next slot, or into the values,
   // which follow in the same buffer.
   HWY_INLINE Idx Bits(const uint8_t* HWY_RESTRICT slot, int part) const {
+    return hn::And(Shifted(slot, part), hn::BitCast(DI(), ones_));
+  }
+  // Likewise, with the bits of other rows above them.
+  HWY_INLINE Idx Shifted(const uint8_t* HWY_RESTRICT slot, int part) const {
     uint32_t word = 0;
     std::memcpy(&word, slot + word_[part], sizeof(word));
-    return hn::BitCast(DI(), hn::And(hn::Shr(hn::Set(DU(), word), shifts_[part]), ones_));
+    return hn::BitCast(DI(), hn::Shr(hn::Set(DU(), word), shifts_[part]));
   }
   HWY_INLINE static Idx Bytes(const uint8_t* HWY_RESTRICT slot, int part) {
     const hn::Rebind<uint8_t, DI> d8;
@@ -112,76 +120,124 @@ HWY_INLINE void PrefetchAhead(const T* from) {
   hwy::Prefetch(reinterpret_cast<const T*>(reinterpret_cast<uintptr_t>(from) + kAhead));
 }
 
+// body(0), .. body(kCount - 1), each with its number as a constant: what g++ unrolls by itself
+// comes too late for it to keep an array of sums in registers from one group to the next.
+template <int kCount, typename Body>
+HWY_INLINE void Unrolled(Body body) {
+  const auto with = [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) WEFT_INLINE {
+    (body(std::integral_constant<int, kIndex>()), ...);
+  };
+  with(std::make_integer_sequence<int, kCount>());
+}
+
 // Where the inputs of a slot come from.
 enum class Pick {
+  kPermuteFour,   // a group is four inputs: a copy of it lies in each 128 bits
   kPermute,       // a group fits a vector
   kGather,        // it does not
   kGatherByByte,  // nor do its indices fit a nibble
 };
 
-// One block of rows times kTokens tokens.
-template <typename T, int kTokens, Pick kPick>
-HWY_INLINE void MultiplyBlock(const StreamView& a, int64_t block, const StreamInputs& x,
-                              const StreamOutputs& out, int64_t first_token) {
-  const D d;
-  const IndexReader reader(a, kPick == Pick::kPermute ? kLanes - 1 : 255);
-  const int64_t first_slot = block * a.groups * a.keep;
-  const uint8_t* indices = a.indices + first_slot * reader.slot_bytes;
-  const T* values = static_cast<const T*>(a.values) + first_slot * kStreamRows;
-  const float* group = x.data + first_token * x.token_stride;
+// Each lane one of the first four of `four`, which every 128 bits repeat. The instruction of x86
+// for that looks at two bits of an index and takes one step where a permutation across takes two.
+HWY_INLINE Vec PickOfFour(Vec four, Idx index) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  return Vec{_mm256_permutevar_ps(four.raw, index.raw)};
+#elif HWY_TARGET == HWY_SCALAR
+  return (void)index, four;  // never called
+#else
+  return hn::TableLookupLanes(four, hn::IndicesFromVec(D(), hn::And(index, hn::Set(DI(), 3))));
+#endif
+}
 
-  Vec sums[kParts][kTokens];
-  for (int p = 0; p < kParts; ++p) {
-    for (int t = 0; t < kTokens; ++t) sums[p][t] = hn::Zero(d);
-  }
-  for (int64_t g = 0; g < a.groups; ++g, group += x.group_stride) {
-    Vec inputs[kTokens];
-    if constexpr (kPick == Pick::kPermute) {
-      for (int t = 0; t < kTokens; ++t) inputs[t] = hn::LoadU(d, group + t * x.token_stride);
-    }
-    for (int s = 0; s < a.keep; ++s, indices += reader.slot_bytes, values += kStreamRows) {
-      PrefetchAhead(values);
-      if (s == 0) PrefetchAhead(indices);
-      HWY_UNROLL(4)
-      for (int p = 0; p < kParts; ++p) {
-        const Idx index =
-            kPick == Pick::kGatherByByte ? IndexReader::Bytes(indices, p) : reader.Bits(indices, p);
-        const Vec value = LoadValues(values + p * kLanes);
-        HWY_UNROLL(4)
-        for (int t = 0; t < kTokens; ++t) {
-          Vec input;
-          if constexpr (kPick == Pick::kPermute) {
-            input = hn::TableLookupLanes(inputs[t], hn::IndicesFromVec(d, index));
-          } else {
-            input = hn::GatherIndex(d, group + t * x.token_stride, index);
-          }
-          sums[p][t] = hn::MulAdd(value, input, sums[p][t]);
-        }
-      }
-    }
-  }
-  const int64_t row = block * kStreamRows;
-  const int64_t rows = std::min<int64_t>(kStreamRows, a.rows - row);
+// sums: [kBlocks, kParts, kTokens, kLanes]
+template <int kBlocks, int kTokens>
+HWY_INLINE void StoreSums(const StreamView& a, int64_t first_block, const StreamOutputs& out,
+                          int64_t first_token, const float* sums) {
+  const int64_t first_row = first_block * kStreamRows;
+  const int64_t rows = std::min<int64_t>(kBlocks * kStreamRows, a.rows - first_row);
   for (int t = 0; t < kTokens; ++t) {
-    HWY_ALIGN float sum[kStreamRows];
-    for (int p = 0; p < kParts; ++p) hn::Store(sums[p][t], d, sum + p * kLanes);
-    float* y = out.y.data + (first_token + t) * out.y.row_stride + row;
+    float* y = out.y.data + (first_token + t) * out.y.row_stride + first_row;
     for (int64_t r = 0; r < rows; ++r) {
-      const float with_bias = out.bias ? sum[r] + out.bias[row + r] : sum[r];
+      const float sum = sums[(r / kLanes * kTokens + t) * kLanes + r % kLanes];
+      const float with_bias = out.bias ? sum + out.bias[first_row + r] : sum;
       y[r] = out.add ? with_bias + y[r] : with_bias;
     }
   }
 }
 
-template <typename T, Pick kPick>
-HWY_NOINLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, int64_t last_block,
-                                 const StreamInputs& x, const StreamOutputs& out) {
-  for (int64_t block = first_block; block < last_block; ++block) {
-    int64_t token = 0;
-    for (; token + kTokensAtOnce <= out.y.rows; token += kTokensAtOnce) {
-      MultiplyBlock<T, kTokensAtOnce, kPick>(a, block, x, out, token);
+// kBlocks blocks of rows times kTokens tokens.
+template <typename T, int kBlocks, int kTokens, Pick kPick>
+HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const StreamInputs& x,
+                               const StreamOutputs& out, int64_t first_token) {
+  const D d;
+  const IndexReader reader(a, kPick == Pick::kPermute ? kLanes - 1 : 255);
+  const int64_t block_slots = a.groups * a.keep;
+  const int64_t block_bytes = block_slots * reader.slot_bytes;
+  const uint8_t* indices = a.indices + first_block * block_bytes;
+  const T* values = static_cast<const T*>(a.values) + first_block * block_slots * kStreamRows;
+  const float* group = x.data + first_token * x.token_stride;
+
+  Vec sums[kBlocks * kParts * kTokens];
+  Unrolled<kBlocks * kParts * kTokens>([&](auto i) WEFT_INLINE { sums[i] = hn::Zero(d); });
+  for (int64_t g = 0; g < a.groups; ++g, group += x.group_stride) {
+    Vec inputs[kTokens];
+    Unrolled<kTokens>([&](auto t) WEFT_INLINE {
+      if constexpr (kPick == Pick::kPermuteFour) {
+        inputs[t] = hn::LoadDup128(d, group + t * x.token_stride);
+      } else if constexpr (kPick == Pick::kPermute) {
+        inputs[t] = hn::LoadU(d, group + t * x.token_stride);
+      }
+    });
+    for (int s = 0; s < a.keep; ++s, indices += reader.slot_bytes, values += kStreamRows) {
+      Unrolled<kBlocks * kParts>([&](auto i) WEFT_INLINE {
+        constexpr int kBlock = i / kParts, kPart = i % kParts;
+        const T* block_values = values + kBlock * block_slots * kStreamRows;
+        const uint8_t* block_indices = indices + kBlock * block_bytes;
+        if constexpr (kPart == 0) {
+          PrefetchAhead(block_values);
+          if (s == 0) PrefetchAhead(block_indices);
+        }
+        const Idx index = kPick == Pick::kGatherByByte  ? IndexReader::Bytes(block_indices, kPart)
+                          : kPick == Pick::kPermuteFour ? reader.Shifted(block_indices, kPart)
+                                                        : reader.Bits(block_indices, kPart);
+        const Vec value = LoadValues(block_values + kPart * kLanes);
+        Unrolled<kTokens>([&](auto t) WEFT_INLINE {
+          Vec input;
+          if constexpr (kPick == Pick::kPermuteFour) {
+            input = PickOfFour(inputs[t], index);
+          } else if constexpr (kPick == Pick::kPermute) {
+            input = hn::TableLookupLanes(inputs[t], hn::IndicesFromVec(d, index));
+          } else {
+            input = hn::GatherIndex(d, group + t * x.token_stride, index);
+          }
+          Vec& sum = sums[i * kTokens + t];
+          sum = hn::MulAdd(value, input, sum);
+        });
+      });
     }
-    for (; token < out.y.rows; ++token) MultiplyBlock<T, 1, kPick>(a, block, x, out, token);
+  }
+  HWY_ALIGN float flat[kBlocks * kParts * kTokens * kLanes];  // [blocks, parts, tokens, lanes]
+  Unrolled<kBlocks * kParts * kTokens>(
+      [&](auto i) WEFT_INLINE { hn::Store(sums[i], d, flat + i * kLanes); });
+  StoreSums<kBlocks, kTokens>(a, first_block, out, first_token, flat);
+}
+
+// A token that is alone adds to too few sums to keep the multiply-adds busy: it takes two blocks.
+template <typename T, Pick kPick>
+HWY_NOINLINE void MultiplyRange(const StreamView& a, int64_t first_block, int64_t last_block,
+                                const StreamInputs& x, const StreamOutputs& out) {
+  const int64_t tokens = out.y.rows, whole = tokens / kTokensAtOnce * kTokensAtOnce;
+  for (int64_t block = first_block; block < last_block; block += kBlocksAtOnce) {
+    const bool two = block + kBlocksAtOnce <= last_block;
+    for (int64_t token = 0; token < whole; token += kTokensAtOnce) {
+      MultiplyBlocks<T, 1, kTokensAtOnce, kPick>(a, block, x, out, token);
+      if (two) MultiplyBlocks<T, 1, kTokensAtOnce, kPick>(a, block + 1, x, out, token);
+    }
+    for (int64_t token = whole; token < tokens; ++token) {
+      two ? MultiplyBlocks<T, kBlocksAtOnce, 1, kPick>(a, block, x, out, token)
+          : MultiplyBlocks<T, 1, 1, kPick>(a, block, x, out, token);
+    }
   }
 }
 
@@ -189,14 +245,17 @@ template <typename T>
 HWY_INLINE void WithPick(const StreamView& a, int64_t first_block, int64_t last_block,
                          const StreamInputs& x, const StreamOutputs& out) {
   if (a.index_bits == 8) {
-    return MultiplyBlocks<T, Pick::kGatherByByte>(a, first_block, last_block, x, out);
+    return MultiplyRange<T, Pick::kGatherByByte>(a, first_block, last_block, x, out);
   }
 #if HWY_TARGET != HWY_SCALAR
+  if (x.group_stride == 4 && a.index_bits == 2) {
+    return MultiplyRange<T, Pick::kPermuteFour>(a, first_block, last_block, x, out);
+  }
   if (x.group_stride <= kLanes) {
-    return MultiplyBlocks<T, Pick::kPermute>(a, first_block, last_block, x, out);
+    return MultiplyRange<T, Pick::kPermute>(a, first_block, last_block, x, out);
   }
 #endif
-  MultiplyBlocks<T, Pick::kGather>(a, first_block, last_block, x, out);
+  MultiplyRange<T, Pick::kGather>(a, first_block, last_block, x, out);
 }
 
 void MultiplyStream(const StreamView& a, int64_t first_block, int64_t last_block,
