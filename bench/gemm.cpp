@@ -12,6 +12,7 @@
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/kernel/bf16_rows.h"
+#include "weft/kernel/small_batch.h"
 #include "weft/kernel/sparse.h"
 #include "weft/kernel/synthetic.h"
 #include "weft/kernel/tile_product.h"
@@ -197,8 +198,6 @@ struct Entry {
   GemmRecord record;
   std::vector<double> sparse_ms, pack_ms;
 };
-
-constexpr int64_t kFewTokens = 16;
 
 // The best that there is for a pattern: tiles where it fills them, on a CPU that multiplies tiles.
 Arithmetic sparse_arithmetic(Precision precision, ProductKind kind, const Pattern& pattern) {
@@ -404,9 +403,10 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
     request.transposable = kind != ProductKind::kBackwardDataRagged;
     request.masked_gradient = kind == ProductKind::kBackwardWeightMasked;
     request.precision = plan.precision;
-    if (!cold) {
-      const ProductPlan chosen = planner.plan(request)[product_of(kind)];
-      record.plan = path_text(chosen.choice, chosen.compute);
+    if (cold) request.products_per_pack = 0;  // weights that never change
+    // Weights of bf16 for activations of fp32 are nothing that it would decide.
+    if (!cold || record.values == ValueType::kF32) {
+      record.plan = planner.plan(request)[product_of(kind)].path();
     }
     records.push_back(record);
   }

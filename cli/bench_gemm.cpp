@@ -158,15 +158,6 @@ class BenchGemmCommand : public Command {
                       on.commit));
   }
 
-  static std::string_view layout_name(PackLayout layout) {
-    switch (layout) {
-      case PackLayout::kPanel: return "panel";
-      case PackLayout::kStream: return "stream";
-      case PackLayout::kTile: return "tile";
-    }
-    return "";
-  }
-
   // What the dense product in bf16 is worth beside the one in fp32, and what it is.
   static void report_bf16_peers(const std::vector<bench::GemmRecord>& records) {
     Mean faster;

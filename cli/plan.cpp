@@ -57,10 +57,10 @@ class PlanCommand : public Command {
     const Precision precision = parse_precision(precision_);
     for (const std::string& text : shapes_) {
       const LayerShape shape = LayerShape::parse(text);
-      const LayerPlan plan = planner.plan(
-          PlanRequest{shape, pattern, transposable_, per_pack, masked_gradient_, precision});
-      for (const ProductPlan& one : plan.products) {
-        add(shape.str(), one, fastest(measured, one.kind, shape, pattern, precision), table, list);
+      const PlanRequest request{shape,    pattern,          transposable_,
+                                per_pack, masked_gradient_, precision};
+      for (const ProductPlan& one : planner.plan(request).products) {
+        add(shape.str(), one, fastest(measured, one.kind, request), table, list);
       }
     }
     for (const std::string& text : convs_) {
@@ -93,11 +93,10 @@ class PlanCommand : public Command {
   }
 
   // Dense and sparse each in the arithmetic that is faster for it.
-  static ProductTimes fastest(Calibration& measured, ProductKind kind, const LayerShape& shape,
-                              const Pattern& pattern, Precision precision) {
+  static ProductTimes fastest(Calibration& measured, ProductKind kind, const PlanRequest& request) {
     ProductTimes best;
-    for (const Arithmetic& arithmetic : arithmetics(precision)) {
-      const ProductTimes one = measured.measure(kind, shape, pattern, arithmetic);
+    for (const Arithmetic& one_of : contestants(request, kind)) {
+      const ProductTimes one = measured.measure(kind, request.shape, request.pattern, one_of);
       if (best.dense == 0 || one.dense < best.dense) best.dense = one.dense;
       if (best.sparse == 0 || one.sparse < best.sparse) {
         best.sparse = one.sparse;
@@ -117,8 +116,8 @@ class PlanCommand : public Command {
     };
     table.add({shape, std::string(kind_name(one.kind)), ms(model.dense, predicted),
                ms(model.sparse, predicted), ms(model.pack, predicted), ms(now.dense),
-               ms(now.sparse), ms(now.pack), path_text(one.choice, one.compute),
-               one.arithmetic.empty() ? one.reason : one.reason + "; " + one.arithmetic});
+               ms(now.sparse), ms(now.pack), one.path(),
+               one.note.empty() ? one.reason : one.reason + "; " + one.note});
     const auto json_ms = [&](double value) { return predicted ? Json(value) : Json(nullptr); };
     list.push_back({{"shape", shape},
                     {"pattern", Pattern::parse(pattern_).str()},
@@ -136,8 +135,9 @@ class PlanCommand : public Command {
                     {"measured_pack_ms", now.pack},
                     {"choice", choice_name(one.choice)},
                     {"precision", precision_},
-                    {"compute", compute_name(one.compute)},
-                    {"arithmetic", one.arithmetic},
+                    {"compute", compute_name(one.arithmetic.compute)},
+                    {"layout", layout_name(one.arithmetic.layout())},
+                    {"arithmetic", one.note},
                     {"why", one.reason}});
   }
 

@@ -26,7 +26,7 @@ std::string duration_text(double seconds) {
 // "sparse 1.32": the choice, and dense time over sparse time with packing.
 std::string product_text(const ProductPlan& plan) {
   const size_t equals = plan.reason.rfind("= ");
-  const std::string path = path_text(plan.choice, plan.compute);
+  const std::string path = plan.path();
   if (equals == std::string::npos) {
     return plan.reason == "saved" || plan.reason == "asked for" ? path : plan.reason;
   }
@@ -46,7 +46,7 @@ void print_layers(const std::vector<PlannedLayer>& layers) {
       if (!layer.plan) continue;
       const ProductPlan& plan = layer.plan->products[i];
       ratios |= plan.reason.find("= ") != std::string::npos;
-      if (!plan.arithmetic.empty()) arithmetics.insert(plan.arithmetic);
+      if (!plan.note.empty()) arithmetics.insert(plan.note);
     }
     row.push_back(report.reason);
     table.add(row);

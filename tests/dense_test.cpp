@@ -188,7 +188,7 @@ TEST(Dense, BitsDoNotDependOnThreads) {
   for (const DenseOp op : kOps) {
     for (const Layer layer : {Layer{8, 8000, 16}, Layer{8, 16, 8000}, Layer{8000, 8, 16},
                               Layer{300, 500, 400}, Layer{1100, 65, 1060}, Layer{700, 256, 512},
-                              Layer{1, 3000, 3000}, Layer{1030, 1040, 1050}}) {
+                              Layer{1, 3000, 3000}, Layer{3, 700, 260}, Layer{1030, 1040, 1050}}) {
       Case one(op, layer);
       one.beta = 1;
       one.fill(Data::kFloats);

@@ -404,23 +404,23 @@ TEST(Planner, TakesATileUnitForBf16WhereItIsAllowed) {
   PlanRequest request{.shape = kShape, .pattern = Pattern(2, 4, 16), .transposable = true};
   Planner sparse(PlanMode::kSparse, {}), dense(PlanMode::kDense, {});
   for (const ProductPlan& one : sparse.plan(request).products) {
-    EXPECT_EQ(one.compute, Compute::kFp32) << "only fp32 was allowed";
+    EXPECT_EQ(one.arithmetic.compute, Compute::kFp32) << "only fp32 was allowed";
   }
   request.precision = Precision::kBf16;
   for (const ProductPlan& one : sparse.plan(request).products) {
-    EXPECT_EQ(one.compute, Compute::kBf16);
-    EXPECT_EQ(one.arithmetic, "bf16 on emulated");
+    EXPECT_EQ(one.arithmetic.compute, Compute::kBf16);
+    EXPECT_EQ(one.note, "bf16 on emulated");
   }
   for (const ProductPlan& one : dense.plan(request).products) {
-    EXPECT_EQ(one.compute, Compute::kBf16);
+    EXPECT_EQ(one.arithmetic.compute, Compute::kBf16);
   }
   request.transposable = false;  // its transpose is ragged, and not shared
   const LayerPlan ragged = sparse.plan(request);
-  EXPECT_EQ(ragged[Product::kForward].compute, Compute::kBf16);
-  EXPECT_EQ(ragged[Product::kBackwardData].compute, Compute::kFp32);
+  EXPECT_EQ(ragged[Product::kForward].arithmetic.compute, Compute::kBf16);
+  EXPECT_EQ(ragged[Product::kBackwardData].arithmetic.compute, Compute::kFp32);
   request.pattern = Pattern(2, 4);  // does not fill tiles
-  EXPECT_EQ(sparse.plan(request)[Product::kForward].compute, Compute::kFp32);
-  EXPECT_EQ(dense.plan(request)[Product::kForward].compute, Compute::kBf16);
+  EXPECT_EQ(sparse.plan(request)[Product::kForward].arithmetic.compute, Compute::kFp32);
+  EXPECT_EQ(dense.plan(request)[Product::kForward].arithmetic.compute, Compute::kBf16);
 }
 
 TEST(Planner, SaysWhyBf16IsMultipliedInFp32) {
@@ -429,8 +429,8 @@ TEST(Planner, SaysWhyBf16IsMultipliedInFp32) {
   request.precision = Precision::kBf16;
   Planner planner(PlanMode::kAuto, {});
   for (const ProductPlan& one : planner.plan(request).products) {
-    EXPECT_EQ(one.compute, Compute::kFp32);
-    EXPECT_EQ(one.arithmetic, "bf16 in fp32 arithmetic: none was asked for");
+    EXPECT_EQ(one.arithmetic.compute, Compute::kFp32);
+    EXPECT_EQ(one.note, "bf16 in fp32 arithmetic: none was asked for");
   }
   restore_tile_unit();
 }
@@ -444,7 +444,7 @@ TEST(Planner, MeasuresEveryArithmeticOfBf16) {
   PlanRequest request{.shape = {64, 64, 64}, .pattern = Pattern(2, 4, 16), .transposable = true};
   request.precision = Precision::kBf16;
   for (const ProductPlan& one : planner.plan(request).products) {
-    EXPECT_EQ(one.compute, Compute::kFp32) << one.reason;
+    EXPECT_EQ(one.arithmetic.compute, Compute::kFp32) << one.reason;
   }
   const std::string kept = read(path);
   EXPECT_TRUE(contains(kept, "/bf16 in fp32\"")) << kept;
@@ -462,18 +462,72 @@ TEST(Planner, RepeatsTheArithmeticOfASavedPlan) {
   Planner again = Planner::from_saved(saved);
   const LayerPlan plan = again.plan(request);
   EXPECT_EQ(plan[Product::kForward].choice, Choice::kSparse);
-  EXPECT_EQ(plan[Product::kForward].compute, Compute::kBf16);
-  EXPECT_EQ(plan[Product::kBackwardData].compute, Compute::kFp32);
+  EXPECT_EQ(plan[Product::kForward].arithmetic.compute, Compute::kBf16);
+  EXPECT_EQ(plan[Product::kBackwardData].arithmetic.compute, Compute::kFp32);
   force_tile_unit("none");  // the same model elsewhere
   const LayerPlan elsewhere = again.plan(request);
   EXPECT_EQ(elsewhere[Product::kForward].choice, Choice::kSparse);
-  EXPECT_EQ(elsewhere[Product::kForward].compute, Compute::kFp32);
-  EXPECT_TRUE(contains(elsewhere[Product::kForward].arithmetic, "in fp32 arithmetic"));
+  EXPECT_EQ(elsewhere[Product::kForward].arithmetic.compute, Compute::kFp32);
+  EXPECT_TRUE(contains(elsewhere[Product::kForward].note, "in fp32 arithmetic"));
   request.precision = Precision::kFp32;  // another question
   EXPECT_THROW(again.plan(request), Error);
   EXPECT_THROW(Planner::from_saved(R"({"version": 1, "plans": {"a": ["sparse bf32", "dense",
                                       "dense"]}})"),
                Error);
+}
+
+// Packing a stream takes long: only weights that never change are worth it, and few tokens.
+TEST(Planner, LetsStreamsCompeteForFewTokens) {
+  PlanRequest request{.shape = {1, 256, 512}, .pattern = Pattern(2, 4), .products_per_pack = 0};
+  const auto streams = [&](ProductKind kind) {
+    const std::vector<Arithmetic> all = contestants(request, kind);
+    return std::count_if(all.begin(), all.end(), [](const Arithmetic& a) { return a.stream; });
+  };
+  EXPECT_EQ(streams(ProductKind::kForward), 1);
+  EXPECT_EQ(streams(ProductKind::kBackwardData), 0);
+  request.precision = Precision::kBf16;
+  EXPECT_EQ(streams(ProductKind::kForward), 1);
+  request.shape.tokens = 17;
+  EXPECT_EQ(streams(ProductKind::kForward), 0);
+  request.shape.tokens = 1;
+  request.products_per_pack = 1;
+  EXPECT_EQ(streams(ProductKind::kForward), 0);
+
+  request.products_per_pack = 0;
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  for (const PlanMode mode : {PlanMode::kAuto, PlanMode::kSparse}) {
+    const ProductPlan plan = Planner(mode, path).plan(request)[Product::kForward];
+    EXPECT_TRUE(mode == PlanMode::kAuto || plan.choice == Choice::kSparse);
+    EXPECT_TRUE(contains(read(path), "/bf16 in fp32, stream\"")) << read(path);
+    fs::remove(path);
+  }
+  Planner saved = Planner::from_saved(
+      R"({"version": 1, "plans": {"1x256x512/2:4/0": ["sparse stream", "dense", "sparse"]}})");
+  request.precision = Precision::kFp32;
+  const LayerPlan plan = saved.plan(request);
+  EXPECT_EQ(plan[Product::kForward].arithmetic.layout(), PackLayout::kStream);
+  EXPECT_EQ(plan[Product::kForward].path(), "sparse stream");
+  EXPECT_EQ(plan[Product::kBackwardWeight].arithmetic.layout(), PackLayout::kPanel);
+}
+
+// The planner may take either for the other: they give the same bits.
+TEST(Synthetic, StreamsComputeWhatPanelsDo) {
+  for (const Precision storage : {Precision::kFp32, Precision::kBf16}) {
+    SyntheticProduct panels(ProductKind::kForward, {5, 100, 70}, Pattern(2, 4), {storage});
+    SyntheticProduct stream(ProductKind::kForward, {5, 100, 70}, Pattern(2, 4),
+                            {.storage = storage, .stream = true});
+    EXPECT_EQ(stream.packed().layout(), PackLayout::kStream);
+    for (SyntheticProduct* one : {&panels, &stream}) {
+      one->run_sparse();
+      one->expand_result();
+    }
+    for (int64_t r = 0; r < 5; ++r) {
+      for (int64_t c = 0; c < 70; ++c) {
+        EXPECT_EQ(panels.result().at(r, c), stream.result().at(r, c));
+      }
+    }
+  }
 }
 
 // Both paths against each other: sparse on the mask, dense on weights that are zero outside of it.

@@ -57,16 +57,19 @@ inline constexpr std::array kPackedKinds = {ProductKind::kForward, ProductKind::
 std::string_view kind_name(ProductKind kind);
 Product product_of(ProductKind kind);
 
-// In which numbers operands are kept, and in which they are multiplied.
+// In which numbers operands are kept, in which they are multiplied, and how a sparse one lies.
 struct Arithmetic {
   Precision storage = Precision::kFp32;
   Compute compute = Compute::kFp32;  // bf16 only of bf16, and on a tile unit
+  bool stream = false;               // for few tokens; only with fp32
 
-  std::string str() const;  // "fp32", "bf16 in fp32", "bf16 on amx"
+  PackLayout layout() const;  // of a sparse operand
+  std::string str() const;    // "fp32", "fp32, stream", "bf16 in fp32", "bf16 on amx"
   friend bool operator==(const Arithmetic&, const Arithmetic&) = default;
 };
-// What this CPU can multiply operands of a precision in; fp32 first.
-std::vector<Arithmetic> arithmetics(Precision storage);
+// What this CPU can multiply operands of a precision in; fp32 first. With streams for few tokens
+// only if they are asked for.
+std::vector<Arithmetic> arithmetics(Precision storage, bool streams = false);
 // Whether a tile unit multiplies a sparse operand of this kind and pattern; of dense ones it takes
 // all.
 bool has_tile_product(ProductKind kind, const Pattern& pattern);

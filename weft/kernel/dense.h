@@ -1,4 +1,5 @@
-// The dense products of a linear layer, through oneDNN's sgemm.
+// The dense products of a linear layer: through oneDNN's sgemm, or, forward with few tokens, a loop
+// of weft's own (dense_small_batch.h).
 //
 //   forward          y  = x wᵀ + bias + beta·y      x: [tokens, ins]    w: [outs, ins]
 //   backward data    dx = g w         + beta·dx     g: [tokens, outs]

@@ -1,8 +1,11 @@
 #include "weft/kernel/planner.h"
 
+#include <algorithm>
+
 #include "weft/core/error.h"
 #include "weft/core/json.h"
 #include "weft/core/text.h"
+#include "weft/kernel/small_batch.h"
 #include "weft/kernel/tile_unit.h"
 #include "weft/pack/tiles.h"
 
@@ -45,20 +48,20 @@ class Contestants {
  public:
   explicit Contestants(double packs) : packs_(packs) {}
 
-  void add(Compute compute, const ProductTimes& times) {
+  void add(const Arithmetic& arithmetic, const ProductTimes& times) {
     const double dense = times.dense + packs_ * times.dense_pack;
     const double sparse = times.sparse + packs_ * times.pack;
     const bool close = !first_ && (is_close(dense, contest_.dense_ms) ||
                                    (times.has_sparse() && is_close(sparse, contest_.sparse_ms)));
     clear_ = clear_ && !close;
     if (first_ || dense < contest_.dense_ms) {
-      contest_.dense = compute;
+      contest_.dense = arithmetic;
       contest_.dense_ms = dense;
       best_.dense = times.dense;
       best_.dense_pack = times.dense_pack;
     }
     if (first_ || sparse < contest_.sparse_ms) {
-      contest_.sparse = compute;
+      contest_.sparse = arithmetic;
       contest_.sparse_ms = sparse;
       best_.sparse = times.sparse;
       best_.pack = times.pack;
@@ -82,9 +85,9 @@ class Contestants {
 };
 
 // What a plan says of the arithmetic of bf16 numbers.
-std::string arithmetic_note(Precision precision, Compute compute) {
-  if (precision == Precision::kFp32) return "";
-  if (compute == Compute::kBf16) return fmt::format("bf16 on {}", tile_unit_name(tile_unit()));
+std::string note_on(const Arithmetic& arithmetic) {
+  if (arithmetic.storage == Precision::kFp32) return "";
+  if (arithmetic.compute == Compute::kBf16) return arithmetic.str();
   return fmt::format("bf16 in fp32 arithmetic{}",
                      tile_unit() == TileUnit::kNone ? ": " + tile_unit_lacks() : "");
 }
@@ -92,26 +95,41 @@ std::string arithmetic_note(Precision precision, Compute compute) {
 Precision precision_of(const PlanRequest& request) { return request.precision; }
 Precision precision_of(const ConvRequest&) { return Precision::kFp32; }
 
+std::vector<Arithmetic> contestants(const ConvRequest&, ProductKind) { return {Arithmetic()}; }
+
 void restore_choice(const Json& value, ProductPlan& plan) {
   for (const Choice choice : {Choice::kDense, Choice::kSparse}) {
-    for (const Compute compute : {Compute::kFp32, Compute::kBf16}) {
+    for (const Arithmetic& arithmetic :
+         {Arithmetic{}, Arithmetic{.compute = Compute::kBf16}, Arithmetic{.stream = true}}) {
       plan.choice = choice;
-      plan.compute = compute;
+      plan.arithmetic = arithmetic;
       plan.reason = "saved";
-      if (value == path_text(choice, compute)) return;
+      if (value == plan.path()) return;
     }
   }
-  throw Error("saved plan: a choice is neither 'dense' nor 'sparse', nor either with ' bf16'");
+  throw Error(
+      "saved plan: a choice is none of 'dense', 'sparse', 'sparse stream', 'dense bf16' and "
+      "'sparse bf16'");
 }
 
 }  // namespace
+
+std::vector<Arithmetic> contestants(const PlanRequest& request, ProductKind kind) {
+  const bool streams = kind == ProductKind::kForward && request.products_per_pack == 0 &&
+                       request.shape.tokens <= kFewTokens;
+  return arithmetics(request.precision, streams);
+}
 
 std::string_view choice_name(Choice choice) {
   return choice == Choice::kDense ? "dense" : "sparse";
 }
 
-std::string path_text(Choice choice, Compute compute) {
-  return fmt::format("{}{}", choice_name(choice), compute == Compute::kBf16 ? " bf16" : "");
+std::string path_text(Choice choice, const Arithmetic& arithmetic) {
+  const bool stream = choice == Choice::kSparse && arithmetic.stream;
+  return fmt::format("{}{}", choice_name(choice),
+                     arithmetic.compute == Compute::kBf16 ? " bf16"
+                     : stream                             ? " stream"
+                                                          : "");
 }
 
 PlanMode parse_plan_mode(std::string_view text) {
@@ -125,19 +143,18 @@ Planner::Planner(PlanMode mode, std::filesystem::path cache)
     : mode_(mode), calibration_(std::move(cache)) {}
 
 Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& plan) {
-  const std::vector<Arithmetic> all = arithmetics(request.precision);
+  const std::vector<Arithmetic> all = contestants(request, plan.kind);
   if (Calibration::covers(request.shape)) {
     Contestants predicted(packs);
     for (const Arithmetic& one : all) {
-      predicted.add(one.compute,
-                    calibration_.predict(plan.kind, request.shape, request.pattern, one));
+      predicted.add(one, calibration_.predict(plan.kind, request.shape, request.pattern, one));
     }
     plan.predicted = plan.times = predicted.best();
     if (predicted.clear()) return predicted.contest();
   }
   Contestants measured(packs);
   for (const Arithmetic& one : all) {
-    measured.add(one.compute, calibration_.measure(plan.kind, request.shape, request.pattern, one));
+    measured.add(one, calibration_.measure(plan.kind, request.shape, request.pattern, one));
   }
   plan.times = measured.best();
   plan.measured = true;
@@ -146,7 +163,7 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
 
 Contest Planner::time(const ConvRequest& request, double packs, ProductPlan& plan) {
   Contestants measured(packs);
-  measured.add(Compute::kFp32, calibration_.measure(plan.kind, request.conv, request.pattern));
+  measured.add({}, calibration_.measure(plan.kind, request.conv, request.pattern));
   plan.times = measured.best();
   plan.measured = true;
   return measured.contest();
@@ -154,38 +171,41 @@ Contest Planner::time(const ConvRequest& request, double packs, ProductPlan& pla
 
 template <typename Request>
 ProductPlan Planner::decide(const Request& request, Product product) {
-  const Precision precision = precision_of(request);
   ProductPlan plan;
   plan.kind = kind_of(request, product);
   const bool nothing_pruned = request.pattern.keep() == request.pattern.group();
-  const bool forced = nothing_pruned || mode_ != PlanMode::kAuto;
-  if (forced) {
+  const bool ordered = nothing_pruned || mode_ != PlanMode::kAuto;
+  if (ordered) {
     const bool sparse = !nothing_pruned && mode_ == PlanMode::kSparse;
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
-    plan.compute = forced_compute(request, plan);
+    plan.arithmetic = forced(request, plan);
     plan.reason = nothing_pruned ? "nothing is pruned" : "asked for";
   } else {
     const double packs = packs_per_product(request.products_per_pack, plan.kind);
     const Contest contest = time(request, packs, plan);
     const bool sparse = contest.ratio() > kSparseMargin;
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
-    plan.compute = sparse ? contest.sparse : contest.dense;
+    plan.arithmetic = sparse ? contest.sparse : contest.dense;
     plan.reason =
         fmt::format("{}: dense / (sparse{}) = {:.2f}", plan.measured ? "measured" : "predicted",
                     packs > 0 ? " + packing" : "", contest.ratio());
   }
-  plan.arithmetic = arithmetic_note(precision, plan.compute);
+  plan.note = note_on(plan.arithmetic);
   return plan;
 }
 
 // Dense or sparse has been decided; AMX is taken without measuring, and so is what was asked for
-// (the emulated unit). AVX512-BF16 need not be faster than fp32.
+// (the emulated unit). AVX512-BF16 need not be faster than fp32, nor a stream than panels.
 template <typename Request>
-Compute Planner::forced_compute(const Request& request, const ProductPlan& plan) {
+Arithmetic Planner::forced(const Request& request, const ProductPlan& plan) {
   const bool sparse = plan.choice == Choice::kSparse;
-  if (arithmetics(precision_of(request)).size() == 1) return Compute::kFp32;
-  if (sparse && !has_tile_product(plan.kind, request.pattern)) return Compute::kFp32;
-  if (tile_unit() != TileUnit::kAvx512Bf16) return Compute::kBf16;
+  const std::vector<Arithmetic> all = contestants(request, plan.kind);
+  const bool tiles = all.back().compute == Compute::kBf16 &&
+                     (!sparse || has_tile_product(plan.kind, request.pattern));
+  if (tiles && tile_unit() != TileUnit::kAvx512Bf16) return all.back();
+  const bool stream = sparse && std::any_of(all.begin(), all.end(),
+                                            [](const Arithmetic& one) { return one.stream; });
+  if (!tiles && !stream) return all.front();
   ProductPlan timed = plan;
   const double packs = packs_per_product(request.products_per_pack, plan.kind);
   const Contest contest = time(request, packs, timed);
@@ -208,8 +228,9 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
       ProductPlan& one = plan.products[static_cast<size_t>(product)];
       one.kind = kind_of(request, product);
       // A plan of another machine: the numbers stay bf16, what multiplies them is what is here.
-      if (tile_unit() == TileUnit::kNone) one.compute = Compute::kFp32;
-      one.arithmetic = arithmetic_note(precision_of(request), one.compute);
+      one.arithmetic.storage = precision_of(request);
+      if (tile_unit() == TileUnit::kNone) one.arithmetic.compute = Compute::kFp32;
+      one.note = note_on(one.arithmetic);
     }
     return plan;
   }
@@ -237,7 +258,7 @@ std::string Planner::saved() const {
   for (const auto& [key, plan] : plans_) {
     Json choices = Json::array();
     for (const ProductPlan& one : plan.products) {
-      choices.push_back(path_text(one.choice, one.compute));
+      choices.push_back(one.path());
     }
     plans.append(key, std::move(choices));
   }

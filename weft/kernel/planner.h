@@ -27,8 +27,9 @@ namespace weft {
 
 enum class Choice : uint8_t { kDense, kSparse };
 std::string_view choice_name(Choice choice);  // "dense", "sparse"
-// "dense", "sparse", "dense bf16", "sparse bf16": the latter multiply in bf16 arithmetic.
-std::string path_text(Choice choice, Compute compute);
+// "dense", "sparse", "sparse stream", "dense bf16", "sparse bf16": the latter two multiply in bf16
+// arithmetic.
+std::string path_text(Choice choice, const Arithmetic& arithmetic);
 
 struct PlanRequest {
   LayerShape shape;
@@ -37,7 +38,8 @@ struct PlanRequest {
   // it is ragged. (Under a row order it is, in other places: what that costs is not modelled.)
   bool transposable = false;
   // Products computed with one packing of the weights: micro-batches per step, 0 for weights that
-  // never change. The gradient of the backward-weight product is packed for every product.
+  // never change: only then streams compete, which take long to pack. The gradient of the
+  // backward-weight product is packed for every product.
   int products_per_pack = 1;
   // Whether the gradient of the weights is wanted only where their mask keeps it (static masks,
   // LBC). Then it is computed only there, or dense and masked, whichever is faster.
@@ -55,9 +57,12 @@ struct ConvRequest {
   int products_per_pack = 1;
 };
 
+// All that competes for a product of the request; its dense paths may be the same.
+std::vector<Arithmetic> contestants(const PlanRequest& request, ProductKind kind);
+
 struct ProductPlan {
   Choice choice = Choice::kDense;
-  Compute compute = Compute::kFp32;  // in which the chosen path multiplies
+  Arithmetic arithmetic;  // of the chosen path
   ProductKind kind = ProductKind::kForward;
   // Dense and sparse each in the arithmetic that is faster for it.
   std::optional<ProductTimes> predicted;  // by the model, where it covers the shape
@@ -65,7 +70,9 @@ struct ProductPlan {
   bool measured = false;  // at this shape, not predicted from the model
   std::string reason;
   // Of bf16 operands: what multiplies them, and why nothing better; empty in fp32.
-  std::string arithmetic;
+  std::string note;
+
+  std::string path() const { return path_text(choice, arithmetic); }
 };
 
 struct LayerPlan {
@@ -86,8 +93,7 @@ PlanMode parse_plan_mode(std::string_view text);  // "auto", "dense", "sparse"
 struct Contest {
   double dense_ms = 0.0;
   double sparse_ms = 0.0;
-  Compute dense = Compute::kFp32;
-  Compute sparse = Compute::kFp32;
+  Arithmetic dense, sparse;
 
   double ratio() const { return dense_ms / sparse_ms; }
 };
@@ -115,7 +121,7 @@ class Planner {
   template <typename Request>
   ProductPlan decide(const Request& request, Product product);
   template <typename Request>
-  Compute forced_compute(const Request& request, const ProductPlan& plan);
+  Arithmetic forced(const Request& request, const ProductPlan& plan);
 
   // What decides, when each product pays for `packs` packings; fills in the times.
   Contest time(const PlanRequest& request, double packs, ProductPlan& plan);

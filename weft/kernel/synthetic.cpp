@@ -128,7 +128,7 @@ SyntheticProduct::SyntheticProduct(ProductKind kind, const LayerShape& shape,
     operand16_ = rounded(operand_);
     result16_.resize(result_.size());
     options_.rounded = true;
-    if (arithmetic.compute == Compute::kBf16) options_.value_type = ValueType::kBf16;
+    if (arithmetic.layout() != PackLayout::kPanel) options_.value_type = ValueType::kBf16;
   }
   pack_dense();
   if (kind == ProductKind::kBackwardWeightMasked) {
@@ -177,6 +177,10 @@ void SyntheticProduct::expand_result() {
 void SyntheticProduct::pack() {
   if (kind_ == ProductKind::kBackwardWeightMasked) {
     kept_.emplace(mask_, options_.pattern);
+    return;
+  }
+  if (arithmetic_.stream) {
+    packed_ = pack_stream(operand(), mask_, options_.pattern, options_.value_type);
     return;
   }
   const bool tiles = arithmetic_.compute == Compute::kBf16;

@@ -144,6 +144,15 @@ std::vector<Gap> gaps(const PackHeader& h, const PackSections& parts) {
 
 }  // namespace
 
+std::string_view layout_name(PackLayout layout) {
+  switch (layout) {
+    case PackLayout::kPanel: return "panel";
+    case PackLayout::kStream: return "stream";
+    case PackLayout::kTile: return "tile";
+  }
+  return "";
+}
+
 size_t value_bytes(ValueType type) { return type == ValueType::kF32 ? 4 : 2; }
 
 int64_t panel_count(const PackHeader& h) { return ceil_div(h.depth, h.tile_depth); }

@@ -36,6 +36,7 @@
 namespace weft {
 
 enum class PackLayout : uint8_t { kPanel = 1, kStream = 2, kTile = 3 };
+std::string_view layout_name(PackLayout layout);  // "panel", "stream", "tile"
 enum class ValueType : uint8_t { kF32 = 1, kBf16 = 2 };
 
 size_t value_bytes(ValueType type);

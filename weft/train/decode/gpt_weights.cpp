@@ -8,7 +8,6 @@
 #include "weft/core/error.h"
 #include "weft/core/text.h"
 #include "weft/kernel/dense.h"
-#include "weft/kernel/dense_small_batch.h"
 #include "weft/kernel/sparse.h"
 #include "weft/pack/pack.h"
 #include "weft/pack/packed_file.h"
@@ -18,11 +17,9 @@ namespace {
 
 using Shape = std::vector<int64_t>;
 
-// From how many tokens on the products for many are faster, at widths of 256 and 768 on a Zen 3:
-// panels took 0.8 to 1.1 of the time of the stream with 12 tokens, 1.2 to 1.8 with 8; for dense
-// weights see kernel/dense_small_batch.cpp.
+// From how many tokens on panels are faster than a stream, at widths of 256 and 768 on a Zen 3:
+// they took 0.8 to 1.1 of its time with 12 tokens, 1.2 to 1.8 with 8.
 constexpr int64_t kManyTokensPacked = 12;
-constexpr int64_t kManyTokensDense = 8;
 
 // Hands out tensors by name, each checked; knows which were never asked for.
 class TensorReader {
@@ -200,9 +197,7 @@ void LinearWeights::forward(MatrixView<const float> x, float beta, MatrixView<fl
     return sparse_forward(x, few ? packed->stream : packed->panels, bias, beta, y);
   }
   const Dense& dense = std::get<Dense>(w_);
-  const MatrixView<const float> w(dense.values.data(), dense.outs, dense.ins);
-  if (x.rows < kManyTokensDense) return dense_forward_small_batch(x, w, bias, beta, y);
-  dense_forward(x, w, bias, beta, y);
+  dense_forward(x, {dense.values.data(), dense.outs, dense.ins}, bias, beta, y);
 }
 
 uint64_t GptWeights::matrix_bytes() const {

@@ -81,7 +81,7 @@ LayerProducts::Way LayerProducts::planned(const std::string& key, const Request&
   auto found = plans_.find(key);
   if (found == plans_.end()) found = plans_.emplace(key, planner_->plan(request)).first;
   const ProductPlan& plan = found->second[product];
-  return {plan.choice == Choice::kSparse, plan.compute};
+  return {plan.choice == Choice::kSparse, plan.arithmetic.compute};
 }
 
 template <typename T>
@@ -96,7 +96,7 @@ std::string LayerProducts::choices() const {
 
 void LayerProducts::note(Product product, const Way& way) {
   choices_[static_cast<size_t>(product)] =
-      path_text(way.sparse ? Choice::kSparse : Choice::kDense, way.compute);
+      path_text(way.sparse ? Choice::kSparse : Choice::kDense, {.compute = way.compute});
 }
 
 void LinearProducts::forget_packs() {

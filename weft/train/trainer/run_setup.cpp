@@ -186,7 +186,7 @@ Json layers_json(const std::vector<PlannedLayer>& layers) {
         const ProductPlan& one = (*layer.plan)[product];
         Json& planned = entry[kind_name(one.kind)];
         planned = {{"choice", choice_name(one.choice)}, {"reason", one.reason}};
-        if (!one.arithmetic.empty()) planned["arithmetic"] = one.arithmetic;
+        if (!one.note.empty()) planned["arithmetic"] = one.note;
       }
     }
     if (layer.order) {
