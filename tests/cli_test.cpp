@@ -130,8 +130,10 @@ TEST(Mask, ReportsAndWritesWhatItPromises) {
 TEST(Mask, OfEverySolverAndPatternPassesCheckWithoutFlags) {
   const ScratchFolder folder;
   const std::string model = write_model(folder);
+  std::vector<std::string> patterns = {"3:5", "2:4x2", "8:16"};
+  if (!sanitized()) patterns.insert(patterns.end(), {"2:4", "1:4", "4:8", "1:16"});
   for (const Solver& solver : solvers()) {
-    for (const char* pattern : {"2:4", "1:4", "4:8", "3:5", "2:4x2", "1:16", "8:16"}) {
+    for (const std::string& pattern : patterns) {
       SCOPED_TRACE(fmt::format("{} {}", solver.name, pattern));
       const std::string out = folder / "out.safetensors";
       std::vector<std::string> args = {
@@ -519,6 +521,7 @@ TEST(Diversity, CountsExactlyAndShowsThePaperBesideIt) {
 }
 
 TEST(Ladder, StandsInTheOrderOfTheTheorems) {
+  if (sanitized()) GTEST_SKIP() << "counting masks is slow with its allocator";
   const ScratchFolder folder;
   const Json report = run({"ladder", write_model(folder), "--json"}).json();
   const auto kept = [&](const std::string& structure, bool transposable, const Json& solver) {

@@ -57,7 +57,7 @@ class MatrixCounter {
     before.swap(ways_);
     for (const auto& [capacity, ways] : before) {
       Capacity after = capacity;
-      spread(capacity, after, 1, row_keep_, ways);
+      spread(capacity, after, 1, cols_ - capacity[0], row_keep_, ways);
     }
   }
 
@@ -82,22 +82,22 @@ class MatrixCounter {
  private:
   using Capacity = std::string;  // capacity[k]: columns that can still take k ones
 
-  // Takes `left` columns out of the classes from `k` on, in every way; a taken column moves one
-  // class down.
-  void spread(const Capacity& capacity, Capacity& after, size_t k, int left,
+  // Takes `left` columns out of the classes from `k` on, which have `open`, in every way; a taken
+  // column moves one class down.
+  void spread(const Capacity& capacity, Capacity& after, size_t k, int open, int left,
               const mpz_class& ways) {
     if (left == 0) {
       ways_[after] += ways;
       return;
     }
-    if (k == capacity.size()) return;
     const int available = capacity[k];
     mpz_class multiplied;
-    for (int take = 0; take <= std::min(available, left); ++take) {
+    for (int take = std::max(0, left - (open - available)); take <= std::min(available, left);
+         ++take) {
       multiplied = ways * choose_[static_cast<size_t>(available * (available + 1) / 2 + take)];
       after[k] = static_cast<char>(after[k] - take);
       after[k - 1] = static_cast<char>(after[k - 1] + take);
-      spread(capacity, after, k + 1, left - take, multiplied);
+      spread(capacity, after, k + 1, open - available, left - take, multiplied);
       after[k] = static_cast<char>(after[k] + take);
       after[k - 1] = static_cast<char>(after[k - 1] - take);
     }
