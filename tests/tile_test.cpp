@@ -358,7 +358,7 @@ TEST(Tiles, BytesThatWereDamagedAreRefused) {
   }
   // A value beside an entry that only fills.
   for (uint32_t e = 0; e < view.starts[1]; ++e) {
-    if (view.offsets[e] != view.panel_depth) continue;
+    if (view.offsets[e] != view.tile.depth) continue;
     std::vector<std::byte> damaged(bytes.begin(), bytes.end());
     damaged[values + 2 * e] = std::byte{1};
     EXPECT_THROW(PackedMatrix::from_bytes(damaged), Error);

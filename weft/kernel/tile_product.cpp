@@ -27,15 +27,16 @@ class StripeCopy {
  public:
   StripeCopy(const TileView& a, const TileOperand& b, int64_t cols) : a_(a), b_(b), cols_(cols) {}
 
-  static int64_t size(const TileView& a) { return a.panels * (a.panel_depth + 1) * kWidth; }
-  Bf16* panel(Bf16* stripe, int64_t p) const { return stripe + p * (a_.panel_depth + 1) * kWidth; }
+  static int64_t size(const TileView& a) { return a.panels * (a.tile.depth + 1) * kWidth; }
+  Bf16* panel(Bf16* stripe, int64_t p) const { return stripe + p * (a_.tile.depth + 1) * kWidth; }
 
   void copy(int64_t stripe, Bf16* to) const {
     for (int64_t p = 0; p < a_.panels; ++p) {
       Bf16* at = panel(to, p);
-      const int64_t first = p * a_.panel_depth, deep = std::min(a_.panel_depth, a_.depth - first);
+      const int64_t first = p * a_.tile.depth;
+      const int64_t deep = std::min<int64_t>(a_.tile.depth, a_.depth - first);
       b_.transposed ? turn(stripe, first, deep, at) : interleave(stripe, first, deep, at);
-      std::fill_n(at + a_.panel_depth * kWidth, kWidth, Bf16{});
+      std::fill_n(at + a_.tile.depth * kWidth, kWidth, Bf16{});
     }
   }
 

@@ -88,11 +88,10 @@ PackedMatrix pack_panels_sampled(MatrixView<const float> g, const SampleOptions&
                                  PackedMatrix reuse = {});
 // Rounds the values of panel packs of floats, with one scale for all of them.
 void round_packed_to_fp8(std::span<PackedMatrix> packed, Fp8 format);
-// Panel packs of floats become panel packs of bf16, or of floats that bf16 has (kept_as), in their
-// memory: the bytes of the same pack with values that were rounded while they were packed. A
-// gradient is sampled in fp32 first, so what is kept is unbiased but for this rounding, to the
-// nearest.
-void round_packed_to_bf16(std::span<PackedMatrix> packed, ValueType kept_as = ValueType::kBf16);
+// Rounds the values of panel packs of floats to the nearest that bf16 has: the bytes of the same
+// pack with PanelOptions::rounded. A gradient is sampled in fp32 first, so what is kept is unbiased
+// but for this rounding.
+void round_packed_to_bf16(std::span<PackedMatrix> packed);
 
 // w, mask: [rows, depth]
 PackedMatrix pack_stream(MatrixView<const float> w, const Mask& mask, const Pattern& pattern,

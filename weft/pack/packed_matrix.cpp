@@ -219,11 +219,8 @@ double PackedMatrix::density() const {
   return all == 0 ? 1.0 : static_cast<double>(kept()) / all;
 }
 
-PanelView PackedMatrix::panel() const {
-  WEFT_CHECK(layout() == PackLayout::kPanel && size_ > 0,
-             "this product takes a matrix in panel layout");
+const std::byte* PackedMatrix::fill(CellView& view) const {
   const PackSections parts = sections_of(header_);
-  PanelView view;
   view.rows = header_.rows;
   view.depth = header_.depth;
   view.panels = panel_count(header_);
@@ -231,34 +228,28 @@ PanelView PackedMatrix::panel() const {
   view.share = header_.share;
   view.row_stride = header_.share == 1 ? 1 : header_.group;
   view.tile = {static_cast<int>(header_.tile_depth), static_cast<int>(header_.tile_width)};
-  view.value_type = header_.value_type;
   view.starts = reinterpret_cast<const uint32_t*>(buffer_.data() + parts.starts);
   view.offsets = reinterpret_cast<const uint16_t*>(buffer_.data() + parts.indices);
-  view.values = buffer_.data() + parts.values;
   if (header_.ordered != 0) {
     view.order = reinterpret_cast<const int32_t*>(buffer_.data() + parts.order);
   }
+  return buffer_.data() + parts.values;
+}
+
+PanelView PackedMatrix::panel() const {
+  WEFT_CHECK(layout() == PackLayout::kPanel && size_ > 0,
+             "this product takes a matrix in panel layout");
+  PanelView view;
+  view.values = fill(view);
+  view.value_type = header_.value_type;
   return view;
 }
 
 TileView PackedMatrix::tiles() const {
   WEFT_CHECK(layout() == PackLayout::kTile && size_ > 0,
              "this product takes a matrix in tile layout");
-  const PackSections parts = sections_of(header_);
   TileView view;
-  view.rows = header_.rows;
-  view.depth = header_.depth;
-  view.panels = panel_count(header_);
-  view.panel_depth = header_.tile_depth;
-  view.cells = cell_count(header_);
-  view.share = header_.share;
-  view.row_stride = header_.group;
-  view.starts = reinterpret_cast<const uint32_t*>(buffer_.data() + parts.starts);
-  view.offsets = reinterpret_cast<const uint16_t*>(buffer_.data() + parts.indices);
-  view.values = reinterpret_cast<const Bf16*>(buffer_.data() + parts.values);
-  if (header_.ordered != 0) {
-    view.order = reinterpret_cast<const int32_t*>(buffer_.data() + parts.order);
-  }
+  view.values = reinterpret_cast<const Bf16*>(fill(view));
   return view;
 }
 

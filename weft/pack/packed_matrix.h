@@ -76,8 +76,9 @@ struct PackHeader {
 };
 static_assert(sizeof(PackHeader) == 128);
 
-// What a product needs to know of a panel pack.
-struct PanelView {
+// What a product needs to know of panels and tiles alike: cells of rows that share their entries,
+// panel by panel.
+struct CellView {
   int64_t rows = 0;
   int64_t depth = 0;
   int64_t panels = 0;
@@ -85,10 +86,8 @@ struct PanelView {
   int share = 1;
   int row_stride = 1;  // rows from one member of a cell to the next: `group`, or 1 without sharing
   PackTile tile;
-  ValueType value_type = ValueType::kF32;
   const uint32_t* starts = nullptr;   // [panels * cells + 1]: first entry of a cell in a panel
   const uint16_t* offsets = nullptr;  // [entries]
-  const void* values = nullptr;       // [entries, share] of value_type
   const int32_t* order = nullptr;     // [rows]: the row in each place; null: as they lie
 
   // The first row (place, if there is an order) of a cell; its other members follow every
@@ -98,23 +97,16 @@ struct PanelView {
   }
 };
 
-// What a product needs to know of a tile pack.
-struct TileView {
-  int64_t rows = 0;
-  int64_t depth = 0;
-  int64_t panels = 0;
-  int64_t panel_depth = 0;
-  int64_t cells = 0;
-  int share = 16;
-  int row_stride = 1;                 // rows from one member of a cell to the next: `group`
-  const uint32_t* starts = nullptr;   // [panels * cells + 1]: multiples of 32
-  const uint16_t* offsets = nullptr;  // [entries]: row of the panel; panel_depth is a row of zeros
-  const Bf16* values = nullptr;       // [entries / 32, share / 16, 16 rows, 32 entries]
-  const int32_t* order = nullptr;     // [rows]: as of a PanelView
+// Offsets are bytes into the panel.
+struct PanelView : CellView {
+  ValueType value_type = ValueType::kF32;
+  const void* values = nullptr;  // [entries, share] of value_type
+};
 
-  int64_t first_row(int64_t cell) const {  // as of a PanelView
-    return cell / row_stride * share * row_stride + cell % row_stride;
-  }
+// Offsets are rows of the panel, tile.depth a row of zeros; starts are multiples of 32.
+struct TileView : CellView {
+  const Bf16* values = nullptr;  // [entries / 32, share / 16, 16 rows, 32 entries]
+
   Bf16 value(int64_t entry, int member) const {
     return values[entry / 32 * 32 * share + member / 16 * 512 + member % 16 * 32 + entry % 32];
   }
@@ -178,6 +170,8 @@ class PackedMatrix {
   TileView tiles() const;     // Error unless layout() is kTile
 
  private:
+  const std::byte* fill(CellView& view) const;  // returns where the values begin
+
   PackHeader header_;
   AlignedBuffer<std::byte> buffer_;  // may be larger than what is packed
   size_t size_ = 0;

@@ -273,24 +273,6 @@ void round_packed_to_fp8(std::span<PackedMatrix> packed, Fp8 format) {
 
 namespace {
 
-// From the first to the last: what is written lies before what is still to be read.
-void narrow_values(PackedMatrix& packed) {
-  PackHeader header = packed.header();
-  header.value_type = ValueType::kBf16;
-  const size_t count = values_of(packed).size();
-  packed = PackedMatrix::allocate(header, std::move(packed));  // smaller: all but the header stays
-  std::byte* values = packed.mutable_bytes().data() + sections_of(header).values;
-  constexpr size_t kAtOnce = 64;
-  float wide[kAtOnce];
-  Bf16 narrow[kAtOnce];
-  for (size_t i = 0; i < count; i += kAtOnce) {
-    const size_t some = std::min(kAtOnce, count - i);
-    std::memcpy(wide, values + i * sizeof(float), some * sizeof(float));
-    for (size_t k = 0; k < some; ++k) narrow[k] = to_bf16(wide[k]);
-    std::memcpy(values + i * sizeof(Bf16), narrow, some * sizeof(Bf16));
-  }
-}
-
 void round_values(std::span<float> values) {
   constexpr int64_t kAtOnce = 1 << 16;
   const auto size = static_cast<int64_t>(values.size());
@@ -304,12 +286,12 @@ void round_values(std::span<float> values) {
 
 }  // namespace
 
-void round_packed_to_bf16(std::span<PackedMatrix> packed, ValueType kept_as) {
+void round_packed_to_bf16(std::span<PackedMatrix> packed) {
   for (PackedMatrix& one : packed) {
     WEFT_CHECK(
         one.layout() == PackLayout::kPanel && one.value_type() == ValueType::kF32 && !one.ordered(),
         "only panel packs of floats, with rows as they lie, are rounded to bf16");
-    kept_as == ValueType::kF32 ? round_values(values_of(one)) : narrow_values(one);
+    round_values(values_of(one));
   }
 }
 

@@ -134,19 +134,19 @@ void check_tile_contents(const PackedMatrix& packed) {
   check_row_order(view.order, view.rows);
   Mask mask(view.cells, view.depth);
   for (int64_t s = 0; s < slots; ++s) {
-    const int64_t cell = s % view.cells, begin = s / view.cells * view.panel_depth;
+    const int64_t cell = s % view.cells, begin = s / view.cells * view.tile.depth;
     WEFT_CHECK(view.starts[s] <= view.starts[s + 1] &&
                    view.starts[s + 1] <= packed.header().entries &&
                    view.starts[s] % kTileEntries == 0 && view.starts[s + 1] % kTileEntries == 0,
                "packed matrix: cell {} of panel {} has no whole tiles", cell, s / view.cells);
     WEFT_CHECK(view.starts[s] == view.starts[s + 1] || view.first_row(cell) < view.rows,
                "packed matrix: cell {} has entries, but no row", cell);
-    const int64_t deep = std::min(view.panel_depth, view.depth - begin);
+    const int64_t deep = std::min<int64_t>(view.tile.depth, view.depth - begin);
     int64_t last = -1;
     for (uint32_t e = view.starts[s]; e < view.starts[s + 1]; ++e) {
       const int64_t k = view.offsets[e];
-      const bool filling = k == view.panel_depth;
-      WEFT_CHECK(filling || (last < view.panel_depth && k > last && k < deep),
+      const bool filling = k == view.tile.depth;
+      WEFT_CHECK(filling || (last < view.tile.depth && k > last && k < deep),
                  "packed matrix: entry {} is at row {} of a panel of {}, or not in order", e, k,
                  deep);
       if (!filling) mask.set(cell, begin + k, true);

@@ -28,8 +28,8 @@ template <typename Body>
 void for_each_tile_entry(const TileView& view, Body body) {
   for (int64_t s = 0; s < view.panels * view.cells; ++s) {
     for (int64_t e = view.starts[s]; e < view.starts[s + 1]; ++e) {
-      if (view.offsets[e] == view.panel_depth) continue;
-      body(s % view.cells, s / view.cells * view.panel_depth + view.offsets[e], e);
+      if (view.offsets[e] == view.tile.depth) continue;
+      body(s % view.cells, s / view.cells * view.tile.depth + view.offsets[e], e);
     }
   }
 }

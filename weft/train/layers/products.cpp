@@ -57,7 +57,7 @@ const float* as_floats(const Bf16* g, int64_t size) {
 // What a product takes of a sample: of the type of its other operand.
 void round_like(const float*, std::span<PackedMatrix>) {}
 void round_like(const Bf16*, std::span<PackedMatrix> packed) {
-  round_packed_to_bf16(packed, ValueType::kF32);
+  round_packed_to_bf16(packed);
 }
 AlignedBuffer<float> round_like(const float*, AlignedBuffer<float> sample) { return sample; }
 AlignedBuffer<Bf16> round_like(const Bf16*, const AlignedBuffer<float>& sample) {
