@@ -103,25 +103,26 @@ void check_result(const std::string& what, ProductKind kind, SyntheticProduct& p
 // One sparse product: its operand and how it is packed.
 class Contender {
  public:
-  Contender(ProductKind kind, const LayerShape& shape, const Pattern& pattern, PackLayout layout,
-            ValueType values, const Arithmetic& arithmetic)
+  Contender(ProductKind kind, const LayerShape& shape, const Pattern& pattern, ValueType values,
+            const Arithmetic& arithmetic)
       : product_(kind, shape, pattern, arithmetic),
         kind_(kind),
         pattern_(pattern),
         values_(values),
+        stream_(arithmetic.stream),
         rounding_(rounding_of(arithmetic, kind)) {
-    if (layout == PackLayout::kStream) pack_stream_again();
+    if (stream_ && values == ValueType::kBf16) pack();
   }
 
   void run() {
-    if (!stream_) return product_.run_sparse();
-    sparse_forward(product_.activations(), *stream_, nullptr, 0, product_.result());
+    if (!narrow_stream_) return product_.run_sparse();
+    sparse_forward(product_.activations(), *narrow_stream_, nullptr, 0, product_.result());
   }
   double time() {
     return stream_ ? cold_ms([&] { run(); }) : time_ms([&] { run(); });
   }
   double pack_ms() {
-    return stream_ ? time_ms([&] { pack_stream_again(); }) : time_ms([&] { product_.pack(); });
+    return time_ms([&] { pack(); });
   }
 
   // The best mask of the operand along the axis that the product sums over, or along both.
@@ -180,17 +181,19 @@ class Contender {
     }
   }
 
-  void pack_stream_again() {
-    stream_ = pack_stream(product_.operand(), product_.mask(), pattern_, values_);
+  void pack() {
+    if (!stream_ || values_ == ValueType::kF32) return product_.pack();
+    narrow_stream_ = pack_stream(product_.operand(), product_.mask(), pattern_, values_);
   }
 
   SyntheticProduct product_;
   ProductKind kind_;
   Pattern pattern_;
   ValueType values_;
+  bool stream_;
   float rounding_;
-  std::optional<PackedMatrix> stream_;
-  std::vector<float> dense_gradient_;  // masked
+  std::optional<PackedMatrix> narrow_stream_;  // weights of bf16 for activations of fp32
+  std::vector<float> dense_gradient_;          // masked
 };
 
 struct Entry {
@@ -214,12 +217,10 @@ std::vector<Entry> entries(const GemmPlan& plan, ProductKind kind, const LayerSh
   for (const Pattern& pattern : plan.patterns) {
     for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
       if (fp32 ? values == ValueType::kBf16 && !few : values == ValueType::kF32) continue;
-      const Arithmetic arithmetic = sparse_arithmetic(plan.precision, kind, pattern);
-      const PackLayout layout = few                                    ? PackLayout::kStream
-                                : arithmetic.compute == Compute::kBf16 ? PackLayout::kTile
-                                                                       : PackLayout::kPanel;
-      GemmRecord record{kind, pattern, shape, threads, values, layout, arithmetic};
-      list.push_back({std::make_unique<Contender>(kind, shape, pattern, layout, values, arithmetic),
+      Arithmetic arithmetic = sparse_arithmetic(plan.precision, kind, pattern);
+      arithmetic.stream = few;
+      GemmRecord record{kind, pattern, shape, threads, values, arithmetic};
+      list.push_back({std::make_unique<Contender>(kind, shape, pattern, values, arithmetic),
                       std::move(record),
                       {},
                       {}});
@@ -355,7 +356,7 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
   SyntheticProduct& any = list.front().contender->product();
   const Dense dense = fp32 ? fastest_dense(kind, any) : fastest_of(bf16_products(kind, shape));
   const Dense dense_fp32 = fp32 ? Dense() : fastest_dense(kind, any);
-  const bool cold = list.front().record.layout == PackLayout::kStream;
+  const bool cold = list.front().record.arithmetic.stream;
   std::vector<double> dense_ms, dense_fp32_ms;
   const auto time_dense = [&] {
     dense_ms.push_back(cold ? cold_ms(dense.run) : time_ms(dense.run));

@@ -24,6 +24,7 @@
 
 #include "bench/spread.h"
 #include "weft/kernel/planner.h"
+#include "weft/kernel/small_batch.h"
 
 namespace weft::bench {
 
@@ -41,8 +42,7 @@ struct GemmRecord {
   Pattern pattern;
   LayerShape shape;
   int threads;
-  ValueType values;
-  PackLayout layout;
+  ValueType values;       // of the sparse operand
   Arithmetic arithmetic;  // of the sparse product
   std::string dense_peer = {};
   double dense_ms = 0;
@@ -51,7 +51,7 @@ struct GemmRecord {
   double pack_ms = 0;
   double mask_ms = 0;
   double peak_gflops = 0;                    // of the tile unit, in bf16 on a CPU that has one
-  std::optional<std::string> plan = {};      // packing counted in; the planner knows no streams
+  std::optional<std::string> plan = {};      // packing counted in, unless tokens are few
   std::optional<double> dense_bf16_ms = {};  // in fp32 only: the best bf16 product beside
   std::optional<double> dense_fp32_ms = {};  // in bf16 only: the best fp32 product beside
 
@@ -64,7 +64,7 @@ struct GemmRecord {
   // nothing where memory is the bound, or the product is too small to reach the peak.
   bool disturbed() const {
     constexpr double kLargeEnough = 1e9;  // flops
-    if (shape.tokens <= 16 || shape.flops() < kLargeEnough) return false;
+    if (shape.tokens <= kFewTokens || shape.flops() < kLargeEnough) return false;
     return (dense_fp32_ms ? fp32_share : dense_gflops() / peak_gflops) < 0.8;
   }
 };

@@ -116,7 +116,7 @@ class BenchGemmCommand : public Command {
     std::vector<std::string> order;
     std::map<std::string, std::map<ProductKind, Mean>> means;
     for (const bench::GemmRecord& r : records) {
-      if (r.layout == PackLayout::kStream) continue;
+      if (r.arithmetic.stream) continue;
       const std::string row =
           fmt::format("{}, {} thread{}", r.pattern.str(), r.threads, r.threads == 1 ? "" : "s");
       if (!means.contains(row)) order.push_back(row);
@@ -209,7 +209,7 @@ class BenchGemmCommand : public Command {
                       {"plan", r.plan ? Json(*r.plan) : Json(nullptr)},
                       {"dense_peer", r.dense_peer},
                       {"disturbed", r.disturbed()},
-                      {"layout", layout_name(r.layout)},
+                      {"layout", layout_name(r.arithmetic.layout())},
                       {"precision", precision_name(r.arithmetic.storage)},
                       {"arithmetic", r.arithmetic.str()},
                       {"values", r.values == ValueType::kF32 ? "fp32" : "bf16"},

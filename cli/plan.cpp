@@ -33,7 +33,8 @@ class PlanCommand : public Command {
                problem_in([](const std::string& text) { parse_precision(text); }));
     flags.exclude("--precision", "--conv");
     flags.integer("--products-per-pack", products_per_pack_, 0, 1 << 20,
-                  "Products that one packing of the weights serves; 0: they never change");
+                  "Products that one packing of the weights serves; 0: they never change, and "
+                  "streams for few tokens compete");
     flags.text("--mode", "MODE", mode_, "auto, dense or sparse",
                problem_in([](const std::string& text) { parse_plan_mode(text); }));
     flags.text("--save", "FILE", save_, "Write the choices, so that a run can be repeated");
@@ -95,8 +96,8 @@ class PlanCommand : public Command {
   // Dense and sparse each in the arithmetic that is faster for it.
   static ProductTimes fastest(Calibration& measured, ProductKind kind, const PlanRequest& request) {
     ProductTimes best;
-    for (const Arithmetic& one_of : contestants(request, kind)) {
-      const ProductTimes one = measured.measure(kind, request.shape, request.pattern, one_of);
+    for (const Arithmetic& arithmetic : contestants(request, kind)) {
+      const ProductTimes one = measured.measure(kind, request.shape, request.pattern, arithmetic);
       if (best.dense == 0 || one.dense < best.dense) best.dense = one.dense;
       if (best.sparse == 0 || one.sparse < best.sparse) {
         best.sparse = one.sparse;
@@ -118,6 +119,8 @@ class PlanCommand : public Command {
                ms(model.sparse, predicted), ms(model.pack, predicted), ms(now.dense),
                ms(now.sparse), ms(now.pack), one.path(),
                one.note.empty() ? one.reason : one.reason + "; " + one.note});
+    const bool sparse =
+        one.choice == Choice::kSparse && one.kind != ProductKind::kBackwardWeightMasked;
     const auto json_ms = [&](double value) { return predicted ? Json(value) : Json(nullptr); };
     list.push_back({{"shape", shape},
                     {"pattern", Pattern::parse(pattern_).str()},
@@ -136,7 +139,7 @@ class PlanCommand : public Command {
                     {"choice", choice_name(one.choice)},
                     {"precision", precision_},
                     {"compute", compute_name(one.arithmetic.compute)},
-                    {"layout", layout_name(one.arithmetic.layout())},
+                    {"layout", sparse ? Json(layout_name(one.arithmetic.layout())) : Json(nullptr)},
                     {"arithmetic", one.note},
                     {"why", one.reason}});
   }

@@ -493,22 +493,41 @@ TEST(Planner, LetsStreamsCompeteForFewTokens) {
   request.products_per_pack = 1;
   EXPECT_EQ(streams(ProductKind::kForward), 0);
 
-  request.products_per_pack = 0;
-  const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
-  for (const PlanMode mode : {PlanMode::kAuto, PlanMode::kSparse}) {
-    const ProductPlan plan = Planner(mode, path).plan(request)[Product::kForward];
-    EXPECT_TRUE(mode == PlanMode::kAuto || plan.choice == Choice::kSparse);
-    EXPECT_TRUE(contains(read(path), "/bf16 in fp32, stream\"")) << read(path);
-    fs::remove(path);
-  }
   Planner saved = Planner::from_saved(
-      R"({"version": 1, "plans": {"1x256x512/2:4/0": ["sparse stream", "dense", "sparse"]}})");
+      R"({"version": 1, "plans": {"1x256x512/2:4/0": ["sparse stream", "dense", "sparse stream"]}})");
+  request.products_per_pack = 0;
   request.precision = Precision::kFp32;
   const LayerPlan plan = saved.plan(request);
-  EXPECT_EQ(plan[Product::kForward].arithmetic.layout(), PackLayout::kStream);
   EXPECT_EQ(plan[Product::kForward].path(), "sparse stream");
-  EXPECT_EQ(plan[Product::kBackwardWeight].arithmetic.layout(), PackLayout::kPanel);
+  EXPECT_EQ(plan[Product::kForward].arithmetic.layout(), PackLayout::kStream);
+  EXPECT_EQ(plan[Product::kBackwardWeight].path(), "sparse") << "there are no such streams";
+}
+
+TEST(Planner, TakesTheFasterOfDensePanelsAndStream) {
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  PlanRequest request{.shape = {1, 256, 512}, .pattern = Pattern(2, 4), .products_per_pack = 0};
+  Planner(PlanMode::kAuto, path).plan(request);
+  const std::string text = read(path);
+  // The times of the key that ends like this: dense, sparse, packing.
+  const auto with = [](const std::string& in, const std::string& key, const std::string& times) {
+    const size_t begin = in.find('[', in.find(key)), end = in.find(']', begin);
+    return in.substr(0, begin) + "[" + times + ", 0" + in.substr(end);
+  };
+  struct Case {
+    const char *panels, *stream, *decided, *sparse;
+  };
+  for (const Case& c : {Case{"2, 5, 9", "2, 1, 9", "sparse stream", "sparse stream"},
+                        Case{"3, 1, 9", "3, 2, 9", "sparse", "sparse"},
+                        Case{"2, 5, 9", "1, 4, 9", "dense", "sparse stream"}}) {
+    write(path,
+          with(with(text, "fwd/2:4/1x256x512\"", c.panels), "1x256x512/fp32, stream\"", c.stream));
+    const ProductPlan decided = Planner(PlanMode::kAuto, path).plan(request)[Product::kForward];
+    EXPECT_EQ(decided.path(), c.decided) << decided.reason;
+    EXPECT_EQ(decided.arithmetic.stream, contains(c.decided, "stream")) << decided.reason;
+    EXPECT_EQ(Planner(PlanMode::kSparse, path).plan(request)[Product::kForward].path(), c.sparse);
+    EXPECT_EQ(Planner(PlanMode::kDense, path).plan(request)[Product::kForward].path(), "dense");
+  }
 }
 
 // The planner may take either for the other: they give the same bits.

@@ -272,25 +272,5 @@ TEST(DenseSmallBatch, GivesATokenTheSameBitsInAnyBatchAndOnAnyThreads) {
   }
 }
 
-TEST(DenseSmallBatch, TakesWrongCallsForWhatTheyAre) {
-  std::vector<float> space(100);
-  const auto view = [&](int64_t rows, int64_t cols) {
-    return MatrixView<float>(space.data(), rows, cols);
-  };
-  EXPECT_EQ(message_of(
-                [&] { dense_forward_small_batch(view(3, 7), view(5, 8), nullptr, 0, view(3, 5)); }),
-            "x is 3 x 7 with rows 7 apart where the product takes 3 x 8");
-  EXPECT_EQ(message_of(
-                [&] { dense_forward_small_batch(view(3, 8), view(5, 8), nullptr, 0, view(3, 6)); }),
-            "y is 3 x 6 with rows 6 apart where the product takes 3 x 5");
-  EXPECT_EQ(message_of(
-                [&] { dense_forward_small_batch(view(3, 8), view(5, 8), nullptr, 2, view(3, 5)); }),
-            "beta 2: accepted are 0 and 1");
-  EXPECT_EQ(message_of([&] {
-              dense_forward_small_batch(view(3, 8), {nullptr, 5, 8}, nullptr, 0, view(3, 5));
-            }),
-            "w is null");
-}
-
 }  // namespace
 }  // namespace weft::test

@@ -28,6 +28,9 @@ constexpr std::array kModelShapes = {LayerShape{32, 64, 64}, LayerShape{128, 128
                                      LayerShape{256, 256, 256}, LayerShape{512, 512, 512},
                                      LayerShape{1024, 1024, 1024}};
 
+// Of what is timed: raised when a kernel's speed changes, so that old times are forgotten.
+constexpr int kKernelSpeeds = 2;
+
 double now_ms() {
   return std::chrono::duration<double, std::milli>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -285,7 +288,9 @@ void Calibration::load() {
   const auto has = [&](const char* name, const Json& value) {
     return root.contains(name) && root[name] == value;
   };
-  if (!has("weft", kVersion) || !has("cpu", cpu_name()) || !root.contains("ms")) return;
+  const bool of_this =
+      has("weft", kVersion) && has("kernels", kKernelSpeeds) && has("cpu", cpu_name());
+  if (!of_this || !root.contains("ms")) return;
   for (const auto& [key, value] : root["ms"].members()) {
     const bool four_times = value.is_array() && value.size() == 4 &&
                             std::all_of(value.begin(), value.end(), [](const Json& v) {
@@ -304,7 +309,10 @@ void Calibration::save() const {
   for (const auto& [key, times] : known_) {
     ms.append(key, {times.dense, times.sparse, times.pack, times.dense_pack});
   }
-  const std::string text = Json{{"cpu", cpu_name()}, {"ms", ms}, {"weft", kVersion}}.dump(1) + "\n";
+  const std::string text =
+      Json{{"cpu", cpu_name()}, {"kernels", kKernelSpeeds}, {"ms", ms}, {"weft", kVersion}}.dump(
+          1) +
+      "\n";
   try {
     std::filesystem::create_directories(path_.parent_path());
     write_file_atomically(path_, text);

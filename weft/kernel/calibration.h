@@ -4,8 +4,8 @@
 //
 // Times depend on the CPU, the instruction set, the number of threads, the kind of product, the
 // pattern and the numbers. They are kept in one JSON file in the user's cache directory, which is
-// forgotten when weft's version or the CPU changes. A file that cannot be read or written is no
-// error: everything is measured again.
+// forgotten when weft's version, its kernels or the CPU change. A file that cannot be read or
+// written is no error: everything is measured again.
 #pragma once
 
 #include <array>
@@ -127,7 +127,7 @@ class Calibration {
 
   std::filesystem::path path_;
   // "<isa>/<threads>/<kind>/<pattern>/<shape>", the shape as LayerShape::str() or
-  // ConvShape::spec(), and "/<arithmetic>" unless that is fp32
+  // ConvShape::spec(), and "/<arithmetic>" unless that is fp32 in panels
   std::map<std::string, ProductTimes> known_;
 };
 

@@ -13,13 +13,15 @@ namespace weft {
 namespace {
 
 // Whether the loop for few tokens beats sgemm. Sgemm's time over that of the loop on a Zen 3, one
-// core, weights in the cache: with 2 tokens 1.5 to 4.2 from 256 x 256 on, and 0.8 to 1.0 below;
-// with 4, 0.9 at 256 inputs, 1.1 to 2.5 from 512 on; with 7, 0.7 to 0.9 up to 512, 1.0 to 1.9 from
-// 768 on. With one token 0.5 to 0.8 up to 256 x 256, then 0.9 to 0.95; but from memory the loop is
-// the faster one (dense_small_batch.cpp), and that is where weights of a model come from.
+// core, weights in the cache: with 2 tokens 1.5 to 4.2 from 256 x 256 on, 0.8 to 1.0 below; with 4,
+// 0.9 at 256 inputs, 1.1 to 2.5 from 512 on; with 7, 0.7 to 0.9 up to 512, 1.1 to 1.9 from 768 on
+// (1.0 at 3072 x 768). With one token 0.9 to 0.95, and less up to 256 x 256; but from memory the
+// loop is the faster one where rows are short (dense_small_batch.cpp), and no slower where they are
+// long.
 bool loop_is_faster(int64_t tokens, const MatrixView<const float>& w) {
-  constexpr int64_t kManyTokens = 8, kInsPerToken = 128, kInCache = 1 << 16;
-  return tokens < kManyTokens && tokens * kInsPerToken <= w.cols && w.rows * w.cols > kInCache;
+  const int64_t weights = w.rows * w.cols;
+  if (tokens == 1) return w.cols <= 512 && weights > 256 * 256;
+  return tokens < 8 && w.cols >= 128 * std::min<int64_t>(tokens, 6) && weights >= 256 * 256;
 }
 
 // c = op(a) op(b) + beta·c + bias, where op(a): [m, k], op(b): [k, n], c: [m, n].

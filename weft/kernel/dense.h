@@ -10,8 +10,9 @@
 // reduction leaves bias + beta·y.
 //
 // The result is cut into blocks, a function of the shape and strides alone, and each block is one
-// product on one thread: so the result does not depend on the number of threads, as that of
-// oneDNN's own threads does. It does depend on the instruction set, in the last bits.
+// product of oneDNN, or one loop, on one thread: so the result does not depend on the number of
+// threads, as that of oneDNN's own threads does. It does depend on the instruction set, in the last
+// bits.
 //
 // bf16 operands: their products are exact in fp32, and so is how sums are kept; y and dx are
 // rounded to the nearest bf16 once, at the end; dw is fp32. Operands are expanded 1024 tokens at a
@@ -55,8 +56,8 @@ void dense_backward_data(MatrixView<const Bf16> g, const DenseTiles& w, float be
 void dense_backward_weight_on_tiles(MatrixView<const Bf16> g, MatrixView<const Bf16> x, float beta,
                                     MatrixView<float> dw);
 
-// The instruction set of the dense path: the one that weft ran on when it was first used, because
-// oneDNN can be told only once per process. sse4 is the least.
+// The instruction set of oneDNN's products: the one that weft ran on when they were first used,
+// because oneDNN can be told only once per process. sse4 is the least.
 std::string dense_isa();
 
 }  // namespace weft

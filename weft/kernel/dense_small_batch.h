@@ -3,10 +3,10 @@
 //
 //   y [tokens, outs] = x [tokens, ins] * wᵀ + bias + beta * y        w: [outs, ins], as it lies
 //
-// Sizes, strides and beta as in dense_forward (dense.h). Weights are read from memory once,
-// whatever the number of tokens; with many, dense_forward is faster. What a token gets depends
-// neither on the tokens that come with it nor on the number of threads, but in the last bits on the
-// instruction set. Allocates nothing.
+// dense_forward (dense.h) calls it where it is faster than sgemm, and has checked sizes, strides
+// and beta. Weights are read from memory once, whatever the number of tokens. What a token gets
+// depends neither on the tokens that come with it nor on the number of threads, but in the last
+// bits on the instruction set. Allocates nothing.
 #pragma once
 
 #include "weft/core/matrix_view.h"

@@ -44,9 +44,9 @@ double packs_per_product(int products_per_pack, ProductKind kind) {
 }
 
 // All arithmetics of one product against each other.
-class Contestants {
+class Race {
  public:
-  explicit Contestants(double packs) : packs_(packs) {}
+  explicit Race(double packs) : packs_(packs) {}
 
   void add(const Arithmetic& arithmetic, const ProductTimes& times) {
     const double dense = times.dense + packs_ * times.dense_pack;
@@ -55,7 +55,7 @@ class Contestants {
                                    (times.has_sparse() && is_close(sparse, contest_.sparse_ms)));
     clear_ = clear_ && !close;
     if (first_ || dense < contest_.dense_ms) {
-      contest_.dense = arithmetic;
+      contest_.dense = {arithmetic.storage, arithmetic.compute};
       contest_.dense_ms = dense;
       best_.dense = times.dense;
       best_.dense_pack = times.dense_pack;
@@ -96,6 +96,10 @@ Precision precision_of(const PlanRequest& request) { return request.precision; }
 Precision precision_of(const ConvRequest&) { return Precision::kFp32; }
 
 std::vector<Arithmetic> contestants(const ConvRequest&, ProductKind) { return {Arithmetic()}; }
+
+bool has_stream(const std::vector<Arithmetic>& all) {
+  return std::any_of(all.begin(), all.end(), [](const Arithmetic& one) { return one.stream; });
+}
 
 void restore_choice(const Json& value, ProductPlan& plan) {
   for (const Choice choice : {Choice::kDense, Choice::kSparse}) {
@@ -145,14 +149,14 @@ Planner::Planner(PlanMode mode, std::filesystem::path cache)
 Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& plan) {
   const std::vector<Arithmetic> all = contestants(request, plan.kind);
   if (Calibration::covers(request.shape)) {
-    Contestants predicted(packs);
+    Race predicted(packs);
     for (const Arithmetic& one : all) {
       predicted.add(one, calibration_.predict(plan.kind, request.shape, request.pattern, one));
     }
     plan.predicted = plan.times = predicted.best();
     if (predicted.clear()) return predicted.contest();
   }
-  Contestants measured(packs);
+  Race measured(packs);
   for (const Arithmetic& one : all) {
     measured.add(one, calibration_.measure(plan.kind, request.shape, request.pattern, one));
   }
@@ -162,7 +166,7 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
 }
 
 Contest Planner::time(const ConvRequest& request, double packs, ProductPlan& plan) {
-  Contestants measured(packs);
+  Race measured(packs);
   measured.add({}, calibration_.measure(plan.kind, request.conv, request.pattern));
   plan.times = measured.best();
   plan.measured = true;
@@ -174,11 +178,11 @@ ProductPlan Planner::decide(const Request& request, Product product) {
   ProductPlan plan;
   plan.kind = kind_of(request, product);
   const bool nothing_pruned = request.pattern.keep() == request.pattern.group();
-  const bool ordered = nothing_pruned || mode_ != PlanMode::kAuto;
-  if (ordered) {
+  const bool given = nothing_pruned || mode_ != PlanMode::kAuto;
+  if (given) {
     const bool sparse = !nothing_pruned && mode_ == PlanMode::kSparse;
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
-    plan.arithmetic = forced(request, plan);
+    plan.arithmetic = forced_arithmetic(request, plan);
     plan.reason = nothing_pruned ? "nothing is pruned" : "asked for";
   } else {
     const double packs = packs_per_product(request.products_per_pack, plan.kind);
@@ -194,18 +198,21 @@ ProductPlan Planner::decide(const Request& request, Product product) {
   return plan;
 }
 
-// Dense or sparse has been decided; AMX is taken without measuring, and so is what was asked for
-// (the emulated unit). AVX512-BF16 need not be faster than fp32, nor a stream than panels.
+// Dense or sparse has been decided. AMX is taken without measuring, but for few tokens, which leave
+// most of a tile empty; so is what was asked for (the emulated unit). AVX512-BF16 need not be
+// faster than fp32, nor a stream than panels.
 template <typename Request>
-Arithmetic Planner::forced(const Request& request, const ProductPlan& plan) {
+Arithmetic Planner::forced_arithmetic(const Request& request, const ProductPlan& plan) {
   const bool sparse = plan.choice == Choice::kSparse;
   const std::vector<Arithmetic> all = contestants(request, plan.kind);
   const bool tiles = all.back().compute == Compute::kBf16 &&
                      (!sparse || has_tile_product(plan.kind, request.pattern));
-  if (tiles && tile_unit() != TileUnit::kAvx512Bf16) return all.back();
-  const bool stream = sparse && std::any_of(all.begin(), all.end(),
-                                            [](const Arithmetic& one) { return one.stream; });
+  const bool stream = sparse && has_stream(all);
   if (!tiles && !stream) return all.front();
+  const TileUnit unit = tile_unit();
+  if (tiles && (unit == TileUnit::kEmulated || (unit == TileUnit::kAmx && !stream))) {
+    return all.back();
+  }
   ProductPlan timed = plan;
   const double packs = packs_per_product(request.products_per_pack, plan.kind);
   const Contest contest = time(request, packs, timed);
@@ -230,6 +237,7 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
       // A plan of another machine: the numbers stay bf16, what multiplies them is what is here.
       one.arithmetic.storage = precision_of(request);
       if (tile_unit() == TileUnit::kNone) one.arithmetic.compute = Compute::kFp32;
+      if (!has_stream(contestants(request, one.kind))) one.arithmetic.stream = false;
       one.note = note_on(one.arithmetic);
     }
     return plan;

@@ -1,5 +1,6 @@
 // Planner: dense or sparse, for each of the three products of a layer? And in which arithmetic, if
-// its numbers are kept in bf16: on a tile unit, where there is one, or in fp32.
+// its numbers are kept in bf16: on a tile unit, where there is one, or in fp32. And, forward with
+// few tokens and weights that never change, from panels or from a stream.
 //
 //   Planner planner;
 //   LayerPlan plan = planner.plan({.shape = {2048, 768, 3072}, .pattern = Pattern(2, 4)});
@@ -9,7 +10,8 @@
 // product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
 // calibration.h), and times of other shapes are interpolated. Where the model sees less than a
 // clear difference, or does not cover the shape, the shape itself is measured; so is every
-// convolution. Sparse is chosen only if it wins with its packing counted in.
+// convolution. Sparse is chosen only if it wins with its packing counted in. Products are timed
+// again and again, so weights that fit a cache come from there; from memory, streams win by more.
 //
 // A run that is to be repeated to the bit saves the plans and gives them back: see `saved`.
 #pragma once
@@ -121,7 +123,7 @@ class Planner {
   template <typename Request>
   ProductPlan decide(const Request& request, Product product);
   template <typename Request>
-  Arithmetic forced(const Request& request, const ProductPlan& plan);
+  Arithmetic forced_arithmetic(const Request& request, const ProductPlan& plan);
 
   // What decides, when each product pays for `packs` packings; fills in the times.
   Contest time(const PlanRequest& request, double packs, ProductPlan& plan);

@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "weft/core/parallel.h"
@@ -26,7 +27,7 @@
 #define WEFT_KERNEL_SMALL_BATCH
 namespace weft {
 
-#define WEFT_INLINE __attribute__((always_inline))  // for lambdas, which take no HWY_INLINE
+#define WEFT_LAMBDA HWY_ATTR __attribute__((always_inline))  // what HWY_INLINE is for functions
 
 constexpr int kTokensAtOnce = 4;
 constexpr int kBlocksAtOnce = 2;  // of rows, for a token that is alone
@@ -124,7 +125,7 @@ HWY_INLINE void PrefetchAhead(const T* from) {
 // comes too late for it to keep an array of sums in registers from one group to the next.
 template <int kCount, typename Body>
 HWY_INLINE void Unrolled(Body body) {
-  const auto with = [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) WEFT_INLINE {
+  const auto with = [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) WEFT_LAMBDA {
     (body(std::integral_constant<int, kIndex>()), ...);
   };
   with(std::make_integer_sequence<int, kCount>());
@@ -141,7 +142,7 @@ enum class Pick {
 // Each lane one of the first four of `four`, which every 128 bits repeat. The instruction of x86
 // for that looks at two bits of an index and takes one step where a permutation across takes two.
 HWY_INLINE Vec PickOfFour(Vec four, Idx index) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
   return Vec{_mm256_permutevar_ps(four.raw, index.raw)};
 #elif HWY_TARGET == HWY_SCALAR
   return (void)index, four;  // never called
@@ -179,10 +180,10 @@ HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const S
   const float* group = x.data + first_token * x.token_stride;
 
   Vec sums[kBlocks * kParts * kTokens];
-  Unrolled<kBlocks * kParts * kTokens>([&](auto i) WEFT_INLINE { sums[i] = hn::Zero(d); });
+  Unrolled<kBlocks * kParts * kTokens>([&](auto i) WEFT_LAMBDA { sums[i] = hn::Zero(d); });
   for (int64_t g = 0; g < a.groups; ++g, group += x.group_stride) {
     Vec inputs[kTokens];
-    Unrolled<kTokens>([&](auto t) WEFT_INLINE {
+    Unrolled<kTokens>([&](auto t) WEFT_LAMBDA {
       if constexpr (kPick == Pick::kPermuteFour) {
         inputs[t] = hn::LoadDup128(d, group + t * x.token_stride);
       } else if constexpr (kPick == Pick::kPermute) {
@@ -190,7 +191,7 @@ HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const S
       }
     });
     for (int s = 0; s < a.keep; ++s, indices += reader.slot_bytes, values += kStreamRows) {
-      Unrolled<kBlocks * kParts>([&](auto i) WEFT_INLINE {
+      Unrolled<kBlocks * kParts>([&](auto i) WEFT_LAMBDA {
         constexpr int kBlock = i / kParts, kPart = i % kParts;
         const T* block_values = values + kBlock * block_slots * kStreamRows;
         const uint8_t* block_indices = indices + kBlock * block_bytes;
@@ -202,7 +203,7 @@ HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const S
                           : kPick == Pick::kPermuteFour ? reader.Shifted(block_indices, kPart)
                                                         : reader.Bits(block_indices, kPart);
         const Vec value = LoadValues(block_values + kPart * kLanes);
-        Unrolled<kTokens>([&](auto t) WEFT_INLINE {
+        Unrolled<kTokens>([&](auto t) WEFT_LAMBDA {
           Vec input;
           if constexpr (kPick == Pick::kPermuteFour) {
             input = PickOfFour(inputs[t], index);
@@ -219,7 +220,7 @@ HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const S
   }
   HWY_ALIGN float flat[kBlocks * kParts * kTokens * kLanes];  // [blocks, parts, tokens, lanes]
   Unrolled<kBlocks * kParts * kTokens>(
-      [&](auto i) WEFT_INLINE { hn::Store(sums[i], d, flat + i * kLanes); });
+      [&](auto i) WEFT_LAMBDA { hn::Store(sums[i], d, flat + i * kLanes); });
   StoreSums<kBlocks, kTokens>(a, first_block, out, first_token, flat);
 }
 
@@ -230,9 +231,10 @@ HWY_NOINLINE void MultiplyRange(const StreamView& a, int64_t first_block, int64_
   const int64_t tokens = out.y.rows, whole = tokens / kTokensAtOnce * kTokensAtOnce;
   for (int64_t block = first_block; block < last_block; block += kBlocksAtOnce) {
     const bool two = block + kBlocksAtOnce <= last_block;
-    for (int64_t token = 0; token < whole; token += kTokensAtOnce) {
-      MultiplyBlocks<T, 1, kTokensAtOnce, kPick>(a, block, x, out, token);
-      if (two) MultiplyBlocks<T, 1, kTokensAtOnce, kPick>(a, block + 1, x, out, token);
+    for (int64_t one = block; one < block + (two ? 2 : 1); ++one) {
+      for (int64_t token = 0; token < whole; token += kTokensAtOnce) {
+        MultiplyBlocks<T, 1, kTokensAtOnce, kPick>(a, one, x, out, token);
+      }
     }
     for (int64_t token = whole; token < tokens; ++token) {
       two ? MultiplyBlocks<T, kBlocksAtOnce, 1, kPick>(a, block, x, out, token)

@@ -27,6 +27,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "weft/core/aligned_buffer.h"
@@ -41,10 +42,10 @@ enum class ValueType : uint8_t { kF32 = 1, kBf16 = 2 };
 
 size_t value_bytes(ValueType type);
 
-// The panel of the dense operand that the offsets of a panel pack point into.
+// The panel of the dense operand that the offsets of a pack point into.
 struct PackTile {
   int depth = 0;  // rows
-  int width = 0;  // floats from one row to the next; a multiple of 16
+  int width = 0;  // numbers from one row to the next; a multiple of 16
 
   friend bool operator==(const PackTile&, const PackTile&) = default;
 };

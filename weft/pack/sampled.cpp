@@ -4,7 +4,6 @@
 // keeps slot by slot, all cells side by side; a pack has it cell by cell. As every group is full, a
 // cell goes on where the last tile left it.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "weft/core/bf16.h"

@@ -56,9 +56,7 @@ const float* as_floats(const Bf16* g, int64_t size) {
 
 // What a product takes of a sample: of the type of its other operand.
 void round_like(const float*, std::span<PackedMatrix>) {}
-void round_like(const Bf16*, std::span<PackedMatrix> packed) {
-  round_packed_to_bf16(packed);
-}
+void round_like(const Bf16*, std::span<PackedMatrix> packed) { round_packed_to_bf16(packed); }
 AlignedBuffer<float> round_like(const float*, AlignedBuffer<float> sample) { return sample; }
 AlignedBuffer<Bf16> round_like(const Bf16*, const AlignedBuffer<float>& sample) {
   AlignedBuffer<Bf16> rounded(sample.size());
@@ -67,6 +65,13 @@ AlignedBuffer<Bf16> round_like(const Bf16*, const AlignedBuffer<float>& sample) 
 }
 
 }  // namespace
+
+LayerProducts::LayerProducts(const WeightShape& shape, std::shared_ptr<Planner> planner,
+                             int products_per_pack)
+    : shape_(shape), products_per_pack_(products_per_pack), planner_(std::move(planner)) {
+  WEFT_CHECK(products_per_pack >= 1, "{} micro-batches per step: there must be at least 1",
+             products_per_pack);
+}
 
 void LayerProducts::set(const LayerOperands& operands) {
   operands_ = operands;
