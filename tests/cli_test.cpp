@@ -346,7 +346,7 @@ TEST(Mask, FailsCleanlyWhereItCannotReadOrWrite) {
 
 TEST(Mask, ASignalLeavesNothingBehind) {
   const ScratchFolder folder;
-  ASSERT_EQ(run({"synth", folder / "big.safetensors", "--width", "512", "--layers", "8"}).code, 0);
+  ASSERT_EQ(run({"synth", folder / "big.safetensors", "--width", "512", "--layers", "3"}).code, 0);
   for (const int signal : {SIGINT, SIGTERM}) {
     Program program({"mask", folder / "big.safetensors", folder / "out.safetensors", "--pattern",
                      "16:32", "--transposable", "--solver", "flow"});
