@@ -117,8 +117,7 @@ class BenchGemmCommand : public Command {
     std::map<std::string, std::map<ProductKind, Mean>> means;
     for (const bench::GemmRecord& r : records) {
       if (r.arithmetic.stream) continue;
-      const std::string row =
-          fmt::format("{}, {} thread{}", r.pattern.str(), r.threads, r.threads == 1 ? "" : "s");
+      const std::string row = fmt::format("{}, {}", r.pattern.str(), threads_text(r.threads));
       if (!means.contains(row)) order.push_back(row);
       means[row][r.kind].add(r.ratio.median);
     }
@@ -151,8 +150,8 @@ class BenchGemmCommand : public Command {
     }
     std::string peak;
     for (const auto& [threads, gflops] : peaks) {
-      peak += fmt::format("{}{:.0f} with {} thread{}", peak.empty() ? "" : ", ", gflops, threads,
-                          threads == 1 ? "" : "s");
+      peak +=
+          fmt::format("{}{:.0f} with {}", peak.empty() ? "" : ", ", gflops, threads_text(threads));
     }
     print(fmt::format("{}, {}, peak GFLOP/s {}; {}; commit {}\n", on.cpu, on.isa, peak, on.compiler,
                       on.commit));

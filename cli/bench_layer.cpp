@@ -81,8 +81,8 @@ class BenchLayerCommand : public Command {
     }
     print(table.str());
     const bench::Environment where = bench::environment();
-    print(fmt::format("\nplan: fwd/bwd_x/bwd_w. {}, {}, {} threads, {}, commit {}\n", where.cpu,
-                      where.isa, where.threads, where.compiler, where.commit));
+    print(fmt::format("\nplan: fwd/bwd_x/bwd_w. {}, {}, {}, {}, commit {}\n", where.cpu, where.isa,
+                      threads_text(where.threads), where.compiler, where.commit));
   }
 
   static void report_json(const std::vector<bench::LayerRecord>& records) {

@@ -65,9 +65,9 @@ class BenchSolveCommand : public Command {
     }
     const bench::Environment on = bench::environment();
     print(table.str());
-    print(fmt::format(
-        "\n{0} x {0} Gaussian fp32 weights; {1}, {2}, {3} thread{4}; {5}; commit {6}\n", plan_.size,
-        on.cpu, on.isa, on.threads, on.threads == 1 ? "" : "s", on.compiler, on.commit));
+    print(fmt::format("\n{0} x {0} Gaussian fp32 weights; {1}, {2}, {3}; {4}; commit {5}\n",
+                      plan_.size, on.cpu, on.isa, threads_text(on.threads), on.compiler,
+                      on.commit));
   }
 
   void report_json(const std::vector<bench::SolveRecord>& records) const {

@@ -145,10 +145,11 @@ class BenchStepCommand : public Command {
     }
     if (found.plain_ms) {
       print(fmt::format(
-          "\nplain libtorch as it starts, {} threads: {:.0f} ms, weft's dense step is {:.2f} times "
-          "as fast;\nwith {} threads: {:.0f} ms, {:.2f} times\n",
-          torch_threads, *found.plain_ms, *found.plain_ms / found.dense_ms, threads(),
-          *found.plain_all_threads_ms, *found.plain_all_threads_ms / found.dense_ms));
+          "\nplain libtorch as it starts, {}: {:.0f} ms, weft's dense step is {:.2f} times "
+          "as fast;\nwith {}: {:.0f} ms, {:.2f} times\n",
+          threads_text(torch_threads), *found.plain_ms, *found.plain_ms / found.dense_ms,
+          threads_text(threads()), *found.plain_all_threads_ms,
+          *found.plain_all_threads_ms / found.dense_ms));
     }
     const bench::Environment where = bench::environment();
     print(fmt::format(

@@ -184,9 +184,9 @@ class CompareCommand : public Command {
     const RunOptions& run = options.run;
     print(fmt::format(
         "\n{} on {}: {} steps of {}, {} seeds; step vs dense: time of the dense run / of this one, "
-        "in turns;\nmemory: peak resident, against dense. {}, {}, {} threads, commit {}\n",
+        "in turns;\nmemory: peak resident, against dense. {}, {}, {}, commit {}\n",
         run.model, run.data, run.steps, run.batch, options.seeds, where.cpu, where.isa,
-        where.threads, where.commit));
+        threads_text(where.threads), where.commit));
   }
 
   static void report_briefly(const Json& document) {
@@ -206,9 +206,8 @@ class CompareCommand : public Command {
     }
     print(table.str());
     const bench::Environment where = bench::environment();
-    print(
-        fmt::format("\nspeed: time per step of dense / of this one, in turns. {}, {}, {} threads\n",
-                    where.cpu, where.isa, where.threads));
+    print(fmt::format("\nspeed: time per step of dense / of this one, in turns. {}, {}, {}\n",
+                      where.cpu, where.isa, threads_text(where.threads)));
   }
 
   RunFlags run_;

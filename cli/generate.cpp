@@ -88,8 +88,8 @@ class GenerateCommand : public Command {
     if (!dense.empty()) {
       line += fmt::format(
           " on packed weights, {:.0f} dense: {:.2f} times as fast (median of {} "
-          "rounds in turns, {} threads)",
-          median(dense), median(packed) / median(dense), dense.size(), threads());
+          "rounds in turns, {})",
+          median(dense), median(packed) / median(dense), dense.size(), threads_text(threads()));
     }
     print(line + "\n");
   }

@@ -76,11 +76,10 @@ class PlanCommand : public Command {
       print_json(list);
     } else {
       print(table.str());
-      print(fmt::format("\n{}, {} thread{}, {}; calibration: {}\n", pattern_, weft::threads(),
-                        weft::threads() == 1 ? "" : "s", current_isa(),
-                        default_calibration_path().empty()
-                            ? "not kept"
-                            : for_people(default_calibration_path())));
+      print(fmt::format(
+          "\n{}, {}, {}; calibration: {}\n", pattern_, threads_text(weft::threads()), current_isa(),
+          default_calibration_path().empty() ? "not kept"
+                                             : for_people(default_calibration_path())));
     }
     return 0;
   }

@@ -84,6 +84,10 @@ void refuse_clash(const std::vector<std::filesystem::path>& written,
   }
 }
 
+std::string threads_text(int count) {
+  return fmt::format("{} thread{}", count, count == 1 ? "" : "s");
+}
+
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 void print_note(const std::string& text) {

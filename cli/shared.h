@@ -54,6 +54,7 @@ void refuse_clash(const std::vector<std::filesystem::path>& written,
                   const std::vector<std::filesystem::path>& read, const char* what,
                   const char* whose);
 
+std::string threads_text(int count);       // "1 thread", "2 threads"
 void print(const std::string& text);       // to standard output
 void print_note(const std::string& text);  // a line on standard error
 void print_json(const Json& document);     // likewise, with a line end

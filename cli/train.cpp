@@ -187,13 +187,13 @@ class TrainCommand : public Command {
 
   void print_start(const Trainer& trainer) const {
     const RunOptions& o = trainer.options();
-    print(fmt::format("{} on {}{}, {} at {}, {} steps of {} {}, {} threads, {}{}\n\n", o.model,
-                      o.data, o.init.empty() ? "" : " from " + printable(o.init, 4096), o.recipe,
-                      o.pattern, o.steps, o.batch,
-                      trainer.source().unit() == "tokens"
-                          ? fmt::format("windows of {} bytes", o.context)
-                          : trainer.source().unit(),
-                      threads(), current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
+    print(fmt::format(
+        "{} on {}{}, {} at {}, {} steps of {} {}, {}, {}{}\n\n", o.model, o.data,
+        o.init.empty() ? "" : " from " + printable(o.init, 4096), o.recipe, o.pattern, o.steps,
+        o.batch,
+        trainer.source().unit() == "tokens" ? fmt::format("windows of {} bytes", o.context)
+                                            : trainer.source().unit(),
+        threads_text(threads()), current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
     print_layers(trainer.layers());
     if (trainer.step() > 0) print(fmt::format("\ngoing on after step {}\n", trainer.step()));
     print("\n");
