@@ -67,9 +67,9 @@ class BenchConvertCommand : public Command {
     }
     const bench::Environment on = bench::environment();
     print(table.str());
-    print(fmt::format("\n{} samples; peak memory {}; {}, {}, {} thread{}; {}; commit {}\n",
-                      plan_.samples, bytes_text(peak_resident_bytes()), on.cpu, on.isa, on.threads,
-                      on.threads == 1 ? "" : "s", on.compiler, on.commit));
+    print(fmt::format("\n{} samples; peak memory {}; {}, {}, {}; {}; commit {}\n", plan_.samples,
+                      bytes_text(peak_resident_bytes()), on.cpu, on.isa, threads_text(on.threads),
+                      on.compiler, on.commit));
   }
 
   void report_json(const std::vector<bench::ConvertRecord>& records) const {

@@ -208,7 +208,9 @@ class BenchGemmCommand : public Command {
                       {"plan", r.plan ? Json(*r.plan) : Json(nullptr)},
                       {"dense_peer", r.dense_peer},
                       {"disturbed", r.disturbed()},
-                      {"layout", layout_name(r.arithmetic.layout())},
+                      {"layout", r.kind == ProductKind::kBackwardWeightMasked
+                                     ? Json(nullptr)
+                                     : Json(layout_name(r.arithmetic.layout()))},
                       {"precision", precision_name(r.arithmetic.storage)},
                       {"arithmetic", r.arithmetic.str()},
                       {"values", r.values == ValueType::kF32 ? "fp32" : "bf16"},

@@ -154,10 +154,10 @@ class BenchStepCommand : public Command {
     const bench::Environment where = bench::environment();
     print(fmt::format(
         "\nA block of width {} and {}, {} tokens in sequences of {}, AdamW, {}. memory: "
-        "peak resident against dense.\nplan: fwd/bwd_x/bwd_w of fc1. {}, {}, {} "
-        "threads, {}, commit {}\n",
+        "peak resident against dense.\nplan: fwd/bwd_x/bwd_w of fc1. {}, {}, {}, {}, "
+        "commit {}\n",
         shape_.width, shape_.hidden, shape_.tokens, shape_.context, precision_, where.cpu,
-        where.isa, where.threads, where.compiler, where.commit));
+        where.isa, threads_text(where.threads), where.compiler, where.commit));
   }
 
   void report_json(const bench::StepRecords& found, const std::vector<double>& memory,

@@ -255,9 +255,11 @@ TEST(Calibration, ForgetsOtherVersionsAndWhatIsBroken) {
   ASSERT_EQ(Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 1e9);
   const size_t version = good.find("\"weft\": \"") + 9;
   const size_t cpu = good.find("\"cpu\": \"") + 8;
+  const size_t kernels = good.find("\"kernels\": ") + 11;
   ASSERT_NE(version, std::string::npos);
   const std::string broken[] = {good.substr(0, version) + "9" + good.substr(version),
                                 good.substr(0, cpu) + "9" + good.substr(cpu),
+                                good.substr(0, kernels) + "9" + good.substr(kernels),
                                 "",
                                 "{",
                                 "[]",

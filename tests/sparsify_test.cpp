@@ -179,6 +179,9 @@ TEST(Sparsify, RefusesPlansThatMakeNoSenseAndChangesNothing) {
   plan = plan_of("lbc");
   plan.total_steps = 0;
   EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "total_steps"));
+  plan = plan_of("ste");
+  plan.micro_batches = 0;
+  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "0 micro-batches"));
   EXPECT_EQ(model->ptr(5)->children().size(), 0u);
 }
 

@@ -29,7 +29,12 @@ const std::vector<Pattern> kTilePatterns = {{2, 4, 16}, {2, 4, 32}, {1, 4, 16}, 
 // are known here: they watch the emulated unit, and what the CPU has.
 std::vector<TileUnit> units() {
 #if defined(__x86_64__)
-  if (!sanitized()) return {TileUnit::kEmulated, TileUnit::kAvx512Bf16, TileUnit::kAmx};
+  // With half of what a unit needs the CPU would keep vectors that the handler does not see.
+  const std::vector<std::string> isas = available_isas();
+  const bool half = std::ranges::find(isas, "avx3") != isas.end();
+  if (!sanitized() && !half) {
+    return {TileUnit::kEmulated, TileUnit::kAvx512Bf16, TileUnit::kAmx};
+  }
 #endif
   std::vector<TileUnit> here = available_tile_units();
   std::erase(here, TileUnit::kNone);

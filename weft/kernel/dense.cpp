@@ -20,7 +20,7 @@ namespace {
 // long.
 bool loop_is_faster(int64_t tokens, const MatrixView<const float>& w) {
   const int64_t weights = w.rows * w.cols;
-  if (tokens == 1) return w.cols <= 512 && weights > 256 * 256;
+  if (tokens == 1) return w.row_stride <= kShortRow && weights > 256 * 256;
   return tokens < 8 && w.cols >= 128 * std::min<int64_t>(tokens, 6) && weights >= 256 * 256;
 }
 

@@ -99,7 +99,6 @@ HWY_NOINLINE void RowsOfKind(const DenseFewCall& call, int64_t first_row, int64_
 }
 
 void DenseFewRows(const DenseFewCall& call, int64_t first_row, int64_t last_row) {
-  constexpr int64_t kShortRow = 512;  // floats
   if (call.w.row_stride <= kShortRow) return RowsOfKind<true>(call, first_row, last_row);
   RowsOfKind<false>(call, first_row, last_row);
 }

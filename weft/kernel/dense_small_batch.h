@@ -13,6 +13,10 @@
 
 namespace weft {
 
+// Floats from one row of w to the next, up to which rows are prefetched: from memory it is then the
+// faster one by far.
+inline constexpr int64_t kShortRow = 512;
+
 void dense_forward_small_batch(MatrixView<const float> x, MatrixView<const float> w,
                                const float* bias,  // [outs], or null for none
                                float beta, MatrixView<float> y);

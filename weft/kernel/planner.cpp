@@ -198,8 +198,8 @@ ProductPlan Planner::decide(const Request& request, Product product) {
   return plan;
 }
 
-// Dense or sparse has been decided. AMX is taken without measuring, but for few tokens, which leave
-// most of a tile empty; so is what was asked for (the emulated unit). AVX512-BF16 need not be
+// Dense or sparse has been decided. AMX is taken without measuring, unless a stream competes; so is
+// what was asked for (the emulated unit). AVX512-BF16 need not be
 // faster than fp32, nor a stream than panels.
 template <typename Request>
 Arithmetic Planner::forced_arithmetic(const Request& request, const ProductPlan& plan) {

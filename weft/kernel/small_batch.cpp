@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
 #include <utility>
 
 #include "weft/core/parallel.h"
@@ -27,7 +26,12 @@
 #define WEFT_KERNEL_SMALL_BATCH
 namespace weft {
 
-#define WEFT_LAMBDA HWY_ATTR __attribute__((always_inline))  // what HWY_INLINE is for functions
+// What HWY_INLINE is for functions; sanitized it would take minutes to compile.
+#if defined(__SANITIZE_ADDRESS__)
+#define WEFT_LAMBDA HWY_ATTR
+#else
+#define WEFT_LAMBDA HWY_ATTR __attribute__((always_inline))
+#endif
 
 constexpr int kTokensAtOnce = 4;
 constexpr int kBlocksAtOnce = 2;  // of rows, for a token that is alone
@@ -121,14 +125,19 @@ HWY_INLINE void PrefetchAhead(const T* from) {
   hwy::Prefetch(reinterpret_cast<const T*>(reinterpret_cast<uintptr_t>(from) + kAhead));
 }
 
-// body(0), .. body(kCount - 1), each with its number as a constant: what g++ unrolls by itself
-// comes too late for it to keep an array of sums in registers from one group to the next.
+// body(0), .. body(kCount - 1), inlined, so that each has its number as a constant: what g++
+// unrolls by itself comes too late for it to keep an array of sums in registers from one group to
+// the next.
 template <int kCount, typename Body>
 HWY_INLINE void Unrolled(Body body) {
+#if defined(__SANITIZE_ADDRESS__)
+  for (int i = 0; i < kCount; ++i) body(i);
+#else
   const auto with = [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) WEFT_LAMBDA {
-    (body(std::integral_constant<int, kIndex>()), ...);
+    (body(kIndex), ...);
   };
   with(std::make_integer_sequence<int, kCount>());
+#endif
 }
 
 // Where the inputs of a slot come from.
@@ -180,10 +189,10 @@ HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const S
   const float* group = x.data + first_token * x.token_stride;
 
   Vec sums[kBlocks * kParts * kTokens];
-  Unrolled<kBlocks * kParts * kTokens>([&](auto i) WEFT_LAMBDA { sums[i] = hn::Zero(d); });
+  Unrolled<kBlocks * kParts * kTokens>([&](int i) WEFT_LAMBDA { sums[i] = hn::Zero(d); });
   for (int64_t g = 0; g < a.groups; ++g, group += x.group_stride) {
     Vec inputs[kTokens];
-    Unrolled<kTokens>([&](auto t) WEFT_LAMBDA {
+    Unrolled<kTokens>([&](int t) WEFT_LAMBDA {
       if constexpr (kPick == Pick::kPermuteFour) {
         inputs[t] = hn::LoadDup128(d, group + t * x.token_stride);
       } else if constexpr (kPick == Pick::kPermute) {
@@ -191,19 +200,19 @@ HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const S
       }
     });
     for (int s = 0; s < a.keep; ++s, indices += reader.slot_bytes, values += kStreamRows) {
-      Unrolled<kBlocks * kParts>([&](auto i) WEFT_LAMBDA {
-        constexpr int kBlock = i / kParts, kPart = i % kParts;
-        const T* block_values = values + kBlock * block_slots * kStreamRows;
-        const uint8_t* block_indices = indices + kBlock * block_bytes;
-        if constexpr (kPart == 0) {
+      Unrolled<kBlocks * kParts>([&](int i) WEFT_LAMBDA {
+        const int block = i / kParts, part = i % kParts;
+        const T* block_values = values + block * block_slots * kStreamRows;
+        const uint8_t* block_indices = indices + block * block_bytes;
+        if (part == 0) {
           PrefetchAhead(block_values);
           if (s == 0) PrefetchAhead(block_indices);
         }
-        const Idx index = kPick == Pick::kGatherByByte  ? IndexReader::Bytes(block_indices, kPart)
-                          : kPick == Pick::kPermuteFour ? reader.Shifted(block_indices, kPart)
-                                                        : reader.Bits(block_indices, kPart);
-        const Vec value = LoadValues(block_values + kPart * kLanes);
-        Unrolled<kTokens>([&](auto t) WEFT_LAMBDA {
+        const Idx index = kPick == Pick::kGatherByByte  ? IndexReader::Bytes(block_indices, part)
+                          : kPick == Pick::kPermuteFour ? reader.Shifted(block_indices, part)
+                                                        : reader.Bits(block_indices, part);
+        const Vec value = LoadValues(block_values + part * kLanes);
+        Unrolled<kTokens>([&](int t) WEFT_LAMBDA {
           Vec input;
           if constexpr (kPick == Pick::kPermuteFour) {
             input = PickOfFour(inputs[t], index);
@@ -220,7 +229,7 @@ HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const S
   }
   HWY_ALIGN float flat[kBlocks * kParts * kTokens * kLanes];  // [blocks, parts, tokens, lanes]
   Unrolled<kBlocks * kParts * kTokens>(
-      [&](auto i) WEFT_LAMBDA { hn::Store(sums[i], d, flat + i * kLanes); });
+      [&](int i) WEFT_LAMBDA { hn::Store(sums[i], d, flat + i * kLanes); });
   StoreSums<kBlocks, kTokens>(a, first_block, out, first_token, flat);
 }
 

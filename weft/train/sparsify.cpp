@@ -124,6 +124,8 @@ class Rules {
       expressions_.push_back(std::move(compiled));
     }
     checked(plan.recipe, plan.pattern);
+    WEFT_CHECK(plan.micro_batches >= 1, "{} micro-batches per step: there must be at least 1",
+               plan.micro_batches);
   }
 
   Decision decide(const Place& place, bool first, bool last) const {

@@ -166,6 +166,8 @@ void Layer::configure(const LayerSettings& settings) {
   WEFT_CHECK(
       settings.replicas >= 1 && settings.replica >= 0 && settings.replica < settings.replicas,
       "replica {} of {}", settings.replica, settings.replicas);
+  WEFT_CHECK(settings.micro_batches >= 1, "{} micro-batches per step: there must be at least 1",
+             settings.micro_batches);
   WEFT_CHECK(settings.total_steps > 0 || !settings.recipe.needs_total_steps(),
              "recipe '{}' has a schedule in shares of the run: total_steps must be given",
              settings.recipe.name);

@@ -66,13 +66,6 @@ AlignedBuffer<Bf16> round_like(const Bf16*, const AlignedBuffer<float>& sample) 
 
 }  // namespace
 
-LayerProducts::LayerProducts(const WeightShape& shape, std::shared_ptr<Planner> planner,
-                             int products_per_pack)
-    : shape_(shape), products_per_pack_(products_per_pack), planner_(std::move(planner)) {
-  WEFT_CHECK(products_per_pack >= 1, "{} micro-batches per step: there must be at least 1",
-             products_per_pack);
-}
-
 void LayerProducts::set(const LayerOperands& operands) {
   operands_ = operands;
   dense_forward_.forget();

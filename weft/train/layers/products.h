@@ -57,7 +57,8 @@ class LayerProducts {
  public:
   // products_per_pack: micro-batches per optimiser step, for the planner; at least 1 (weights that
   // never change would be planned as streams, and panels are packed here).
-  LayerProducts(const WeightShape& shape, std::shared_ptr<Planner> planner, int products_per_pack);
+  LayerProducts(const WeightShape& shape, std::shared_ptr<Planner> planner, int products_per_pack)
+      : shape_(shape), products_per_pack_(products_per_pack), planner_(std::move(planner)) {}
   virtual ~LayerProducts() = default;
 
   void set(const LayerOperands& operands);
