@@ -613,6 +613,7 @@ class MissingInstructions {
           std::memcpy(result, right, 64);
           return true;
         case 0x12: return scalar && each<float>(result, element, [&](int i) { return r(i & ~1); });
+        case 0x16: return scalar && each<float>(result, element, [&](int i) { return r(i | 1); });
         case 0x14:
         case 0x15: return unpack(wide_ ? 8 : 4, opcode_ == 0x15, left, right, result);
         case 0x61:
@@ -810,8 +811,19 @@ class MissingInstructions {
           });
         case 0x16:
         case 0x36:
-          return !wide_ && each<float>(result, element, [&](int i) {
-            return r(static_cast<int>(li(i)) & (count - 1));
+          if (wide_) {
+            return each<double>(result, element, [&](int i) {
+              const auto from = static_cast<int>(at<uint64_t>(left, i));
+              return at<double>(right, from & (count / 2 - 1));
+            });
+          }
+          return each<float>(result, element,
+                             [&](int i) { return r(static_cast<int>(li(i)) & (count - 1)); });
+        case 0x2b:  // VPACKUSDW
+          return each<uint16_t>(result, element, [&](int i) {
+            const int from = i / 8 * 4 + i % 4;
+            const int32_t value = i % 8 < 4 ? ls(from) : rs(from);
+            return static_cast<uint16_t>(std::clamp(value, 0, 0xffff));
           });
         case 0x18:
         case 0x58: return each<float>(result, element, [&](int) { return r(0); });
@@ -861,19 +873,25 @@ class MissingInstructions {
         default: return multiply_add(left, right, old, result, element);
       }
     }
-    // VFMADD132PS, 213, 231 and their like with signs; PS and SS.
+    // VFMADD132PS, 213, 231 and their like with signs; of floats and doubles, and of one.
     bool multiply_add(const uint8_t* left, const uint8_t* right, const uint8_t* old,
                       uint8_t* result, int& element) const {
       const int form = opcode_ >> 4, kind = opcode_ & 0x0f;
-      if (wide_ || form < 9 || form > 0xb || kind < 8 || kind > 0xf) return false;
+      if (form < 9 || form > 0xb || kind < 8 || kind > 0xf) return false;
+      return wide_ ? multiply_add_of<double>(left, right, old, result, element)
+                   : multiply_add_of<float>(left, right, old, result, element);
+    }
+    template <typename T>
+    bool multiply_add_of(const uint8_t* left, const uint8_t* right, const uint8_t* old,
+                         uint8_t* result, int& element) const {
+      const int form = opcode_ >> 4, kind = opcode_ & 0x0f;
       const bool scalar = (kind & 1) != 0;
-      const float product_sign = kind >= 0xc ? -1.0f : 1.0f;
-      const float sum_sign = (kind & 2) != 0 ? -1.0f : 1.0f;
-      return each<float>(result, element, [&](int i) {
-        const float a = at<float>(old, i), b = at<float>(left, i), c = at<float>(right, i);
+      const T product_sign = kind >= 0xc ? -1 : 1, sum_sign = (kind & 2) != 0 ? -1 : 1;
+      return each<T>(result, element, [&](int i) {
+        const T a = at<T>(old, i), b = at<T>(left, i), c = at<T>(right, i);
         if (scalar && i > 0) return a;
-        const float x = form == 0xb ? b : a, y = form == 0xa ? b : c;
-        const float sum = form == 9 ? b : form == 0xa ? c : a;
+        const T x = form == 0xb ? b : a, y = form == 0xa ? b : c;
+        const T sum = form == 9 ? b : form == 0xa ? c : a;
         return std::fma(product_sign * x, y, sum_sign * sum);
       });
     }
