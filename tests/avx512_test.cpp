@@ -35,10 +35,18 @@ class Avx512 {
   MissingInstructions missing_;
 };
 
-bool can_run() {
-  const std::vector<std::string> isas = available_isas();
-  return !sanitized() && std::find(isas.begin(), isas.end(), "avx2") != isas.end();
-}
+// Begins, and goes on after every Avx512, with AVX2. Sanitized code is made of more instructions
+// than are executed here.
+class Avx512Code : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::vector<std::string> isas = available_isas();
+    const bool avx2 = std::find(isas.begin(), isas.end(), "avx2") != isas.end();
+    if (sanitized() || !avx2) GTEST_SKIP() << "no AVX2, or sanitized";
+    force_isa("avx2");
+  }
+  void TearDown() override { restore_isa(); }
+};
 
 std::vector<float> run(LinearCall call, std::vector<float>& result) {
   std::fill(result.begin(), result.end(), NAN);
@@ -65,18 +73,14 @@ PackedMatrix pack_for_avx512(const SyntheticProduct& product, ProductKind kind,
              : pack_panels_transposed(product.operand(), product.mask(), options);
 }
 
-TEST(Avx512, ProductsHaveTheBitsOfAvx2) {
-  if (!can_run()) GTEST_SKIP() << "no AVX2, or sanitized";
-  force_isa("avx2");
+TEST_F(Avx512Code, ProductsHaveTheBitsOfAvx2) {
   for (const char* text : {"2:4", "2:4x2", "2:4x4", "1:16"}) {
     const Pattern pattern = Pattern::parse(text);
     for (const ProductKind kind : kPackedKinds) {
       for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
         for (const LayerShape shape : {LayerShape{100, 12, 9}, LayerShape{6, 100, 9}}) {
-          force_isa("avx2");
           SyntheticProduct product(kind, shape, pattern);
           const PackedMatrix packed = pack_for_avx512(product, kind, pattern, values);
-          force_isa("avx2");
           const MatrixView<float> out = product.result();
           std::vector<float> result(static_cast<size_t>(out.rows * out.cols));
           LinearCall call;
@@ -96,10 +100,8 @@ TEST(Avx512, ProductsHaveTheBitsOfAvx2) {
 }
 
 // Activations of bf16, expanded and rounded on the way.
-TEST(Avx512, ProductsOfBf16HaveTheBitsOfAvx2) {
-  if (!can_run()) GTEST_SKIP() << "no AVX2, or sanitized";
+TEST_F(Avx512Code, ProductsOfBf16HaveTheBitsOfAvx2) {
   for (const ProductKind kind : kProductKinds) {
-    force_isa("avx2");
     const auto result = [&](bool wider) {
       SyntheticProduct product(kind, {21, 38, 19}, Pattern(2, 4), {.storage = Precision::kBf16});
       if (wider) {
@@ -116,13 +118,11 @@ TEST(Avx512, ProductsOfBf16HaveTheBitsOfAvx2) {
   }
 }
 
-TEST(Avx512, StreamsHaveTheBitsOfAvx2) {
-  if (!can_run()) GTEST_SKIP() << "no AVX2, or sanitized";
+TEST_F(Avx512Code, StreamsHaveTheBitsOfAvx2) {
   for (const char* text : {"2:4", "1:4", "4:8", "3:5", "1:16"}) {
     const Pattern pattern = Pattern::parse(text);
     for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
       for (const int64_t tokens : {1, 5}) {
-        force_isa("avx2");
         SyntheticProduct product(ProductKind::kForward, {tokens, 70, 75}, pattern);
         const PackedMatrix packed = pack_stream(product.operand(), product.mask(), pattern, values);
         std::vector<float> result(static_cast<size_t>(tokens * 75));
@@ -139,9 +139,7 @@ TEST(Avx512, StreamsHaveTheBitsOfAvx2) {
 }
 
 // Whatever makes packs: rows, transposes, sampled gradients, streams.
-TEST(Avx512, PacksHaveTheBytesOfAvx2) {
-  if (!can_run()) GTEST_SKIP() << "no AVX2, or sanitized";
-  force_isa("avx2");
+TEST_F(Avx512Code, PacksHaveTheBytesOfAvx2) {
   TestMatrix g(13, 18);
   Dice dice(2);
   g.fill(Data::kFloats, dice);
@@ -175,9 +173,7 @@ TEST(Avx512, PacksHaveTheBytesOfAvx2) {
   }
 }
 
-TEST(Avx512, SolversFindTheMasksOfAvx2) {
-  if (!can_run()) GTEST_SKIP() << "no AVX2, or sanitized";
-  force_isa("avx2");
+TEST_F(Avx512Code, SolversFindTheMasksOfAvx2) {
   Dice dice(3);
   std::vector<float> w(16 * 38);
   for (float& value : w) value = draw(Data::kFloats, dice);
@@ -194,8 +190,7 @@ TEST(Avx512, SolversFindTheMasksOfAvx2) {
 }
 
 // With a mask its order of sums is that of eight lanes, dense with few tokens that of the vectors.
-TEST(Avx512, DenseWithFewTokensIsExactOnIntegers) {
-  if (!can_run()) GTEST_SKIP() << "no AVX2, or sanitized";
+TEST_F(Avx512Code, DenseWithFewTokensIsExactOnIntegers) {
   Dice dice(1);
   TestMatrix x(3, 75), w(21, 75), y(3, 21);
   x.fill(Data::kIntegers, dice);

@@ -171,10 +171,14 @@ PackSections sections_of(const PackHeader& header) {
   return header.layout == PackLayout::kStream ? stream_sections(header) : panel_sections(header);
 }
 
-void check_row_order(const int32_t* order, int64_t rows) {
-  if (order == nullptr) return;
-  WEFT_CHECK(is_row_order(std::vector<int64_t>(order, order + rows), rows),
-             "packed matrix: its order of {} rows does not hold each of them once", rows);
+void check_starts_and_order(const CellView& view, int64_t entries) {
+  const int64_t slots = view.panels * view.cells;
+  WEFT_CHECK(view.starts[0] == 0 && view.starts[slots] == entries,
+             "packed matrix: its starts run from {} to {}, not from 0 to {}", view.starts[0],
+             view.starts[slots], entries);
+  if (view.order == nullptr) return;
+  WEFT_CHECK(is_row_order(std::vector<int64_t>(view.order, view.order + view.rows), view.rows),
+             "packed matrix: its order of {} rows does not hold each of them once", view.rows);
 }
 
 PackedMatrix PackedMatrix::allocate(const PackHeader& header, PackedMatrix reuse) {

@@ -243,10 +243,7 @@ void check_panel_contents(const PackedMatrix& packed) {
   const PanelView view = packed.panel();
   const int64_t slots = view.panels * view.cells;
   const int64_t line = int64_t{view.tile.width} * 4;
-  WEFT_CHECK(view.starts[0] == 0 && view.starts[slots] == packed.header().entries,
-             "packed matrix: its starts run from {} to {}, not from 0 to {}", view.starts[0],
-             view.starts[slots], packed.header().entries);
-  check_row_order(view.order, view.rows);
+  check_starts_and_order(view, packed.header().entries);
   Mask mask(view.cells, view.depth);
   for (int64_t s = 0; s < slots; ++s) {
     WEFT_CHECK(

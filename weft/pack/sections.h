@@ -37,7 +37,7 @@ PackHeader stream_header(int64_t rows, int64_t depth, const Pattern& pattern, Va
 void check_panel_contents(const PackedMatrix& packed);
 void check_stream_contents(const PackedMatrix& packed);
 void check_tile_contents(const PackedMatrix& packed);
-// order: null, or [rows].
-void check_row_order(const int32_t* order, int64_t rows);
+// What panels and tiles have in common: where cells begin, and the order of rows.
+void check_starts_and_order(const CellView& view, int64_t entries);
 
 }  // namespace weft

@@ -128,10 +128,7 @@ PackedMatrix tiles_of(const PackedMatrix& panels, PackedMatrix reuse) {
 void check_tile_contents(const PackedMatrix& packed) {
   const TileView view = packed.tiles();
   const int64_t slots = view.panels * view.cells;
-  WEFT_CHECK(view.starts[0] == 0 && view.starts[slots] == packed.header().entries,
-             "packed matrix: its starts run from {} to {}, not from 0 to {}", view.starts[0],
-             view.starts[slots], packed.header().entries);
-  check_row_order(view.order, view.rows);
+  check_starts_and_order(view, packed.header().entries);
   Mask mask(view.cells, view.depth);
   for (int64_t s = 0; s < slots; ++s) {
     const int64_t cell = s % view.cells, begin = s / view.cells * view.tile.depth;
