@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -34,6 +35,7 @@
 #include "weft/core/isa.h"
 #include "weft/core/json.h"
 #include "weft/core/mask.h"
+#include "weft/core/masked_copy.h"
 #include "weft/core/matrix_view.h"
 #include "weft/core/parallel.h"
 #include "weft/core/pattern.h"
@@ -260,6 +262,49 @@ TEST(Mask, RefusesSizesThatAreNegativeOrOverflow) {
 }
 
 // ---- MatrixView and WeightShape
+
+// What a mask does not keep is plus zero, whatever it was; what it keeps has the same bits.
+template <typename T>
+void expect_masked_copy(int64_t rows, int64_t cols) {
+  constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
+  const Rng rng(test_seed(), 3);
+  uint64_t draw = 0;
+  std::vector<T> from(static_cast<size_t>(rows * cols));
+  Mask mask(rows, cols);
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const double u = rng.uniform(draw++);
+    from[static_cast<size_t>(i)] = u < 0.2 ? kNan : u < 0.4 ? T{-1} : static_cast<T>(u);
+    mask.set(i / cols, i % cols, rng.uniform(draw++) < 0.5);
+  }
+  std::vector<T> apart(from.size() + 1, T{7}), in_place = from;
+  masked_copy(from.data(), mask, apart.data());
+  masked_copy(in_place.data(), mask, in_place.data());
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const T wanted = mask.at(i / cols, i % cols) ? from[at] : T{0};
+    ASSERT_EQ(std::memcmp(&apart[at], &wanted, sizeof(T)), 0)
+        << rows << " x " << cols << ", " << i << ", seed " << test_seed();
+    ASSERT_EQ(std::memcmp(&in_place[at], &wanted, sizeof(T)), 0);
+  }
+  EXPECT_EQ(apart.back(), T{7});
+}
+
+TEST(MaskedCopy, KeepsBitsAndClearsTheRest) {
+  for (const auto& [rows, cols] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 5}, {5, 0}, {1, 1}, {3, 4}, {2, 63}, {5, 64}, {3, 130}, {7, 201}, {600, 300}}) {
+    expect_masked_copy<float>(rows, cols);
+    expect_masked_copy<double>(rows, cols);
+  }
+}
+
+TEST(MaskedCopy, RoundsToBf16) {
+  const std::vector<float> from = {1.00390625f, -2.0f, 3.0f, 1e-3f, 5.0f};
+  Mask mask(1, 5);
+  mask.put_bits(0, 0, 5, 0b10101);
+  std::vector<Bf16> to(5, to_bf16(9.0f));
+  masked_copy(from.data(), mask, to.data());
+  EXPECT_EQ(to, (std::vector<Bf16>{to_bf16(1.0f), {}, to_bf16(3.0f), {}, to_bf16(5.0f)}));
+}
 
 TEST(MatrixView, RowsAreAStrideApart) {
   std::vector<int> cells(12);

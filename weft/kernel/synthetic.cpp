@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "weft/core/error.h"
-#include "weft/core/parallel.h"
+#include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/dense_conv.h"
 #include "weft/kernel/sparse.h"
@@ -225,19 +225,9 @@ void SyntheticProduct::run_dense() {
       arithmetic_.compute == Compute::kBf16 && product_of(kind_) != Product::kBackwardWeight;
   if (packed) dense.tiles = &dense_tiles_;
   multiply(dense, arithmetic_.compute);
-  if (kind_ == ProductKind::kBackwardWeightMasked) mask_result();
-}
-
-void SyntheticProduct::mask_result() {
-  const MatrixView<float> dw = result();
-  parallel_for(dw.rows, [&](int64_t r) {
-    for (int64_t c = 0; c < dw.cols; c += 64) {
-      const int count = static_cast<int>(std::min<int64_t>(64, dw.cols - c));
-      const uint64_t bits = mask_.bits(r, c, count);
-      float* to = dw.row(r) + c;
-      for (int i = 0; i < count; ++i) to[i] = (bits >> i & 1) != 0 ? to[i] : 0.0f;
-    }
-  });
+  if (kind_ == ProductKind::kBackwardWeightMasked) {
+    masked_copy(result_.data(), mask_, result_.data());
+  }
 }
 
 void SyntheticProduct::run_sparse() {

@@ -41,7 +41,6 @@ class SyntheticProduct {
   LinearCall call();  // without an operand
   AnyMatrix stored_operand() const;
   bool result_is_bf16() const;
-  void mask_result();
 
   ProductKind kind_;
   LayerShape shape_;

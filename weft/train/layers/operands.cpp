@@ -2,10 +2,10 @@
 
 #include <type_traits>
 
+#include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/sparse.h"
 #include "weft/pack/tiles.h"
-#include "weft/train/recipes/masked_copy.h"
 
 namespace weft {
 

@@ -3,12 +3,12 @@
 #include <chrono>
 #include <type_traits>
 
+#include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/dense.h"
 #include "weft/kernel/dense_conv.h"
 #include "weft/kernel/sparse.h"
 #include "weft/pack/tiles.h"
-#include "weft/train/recipes/masked_copy.h"
 
 namespace weft {
 namespace {

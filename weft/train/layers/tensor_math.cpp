@@ -1,6 +1,6 @@
 #include "weft/train/layers/tensor_math.h"
 
-#include "weft/train/recipes/masked_copy.h"
+#include "weft/core/masked_copy.h"
 
 namespace weft {
 

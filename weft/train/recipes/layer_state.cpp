@@ -1,10 +1,10 @@
 #include "weft/train/recipes/layer_state.h"
 
+#include "weft/core/masked_copy.h"
 #include "weft/core/rng.h"
 #include "weft/train/recipes/best_combination.h"
 #include "weft/train/recipes/bi_mask.h"
 #include "weft/train/recipes/magnitude_masks.h"
-#include "weft/train/recipes/masked_copy.h"
 #include "weft/train/recipes/permutation.h"
 #include "weft/train/recipes/schedule.h"
 #include "weft/train/recipes/soft_threshold.h"
