@@ -3,26 +3,15 @@
 #include "bench/environment.h"
 #include "cli/child_run.h"
 #include "cli/progress.h"
-#include "cli/run_flags.h"
 #include "cli/shared.h"
 #include "cli/stop_signal.h"
-#include "cli/train_commands.h"
+#include "cli/train_work.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/text.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
 namespace {
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    if (end > begin) parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 class NotePrinter : public TrainerListener {
  public:
@@ -36,195 +25,138 @@ class NotePrinter : public TrainerListener {
   Progress& progress_;
 };
 
-class CompareCommand : public Command {
- public:
-  void declare(Flags& flags) override {
-    flags.text("--recipes", "NAME,...", recipes_,
-               "Recipes, separated by commas (default: all), or as sr-ste@1:4 at a pattern of "
-               "their own; dense is always there",
-               problem_in([](const std::string& text) {
-                 for (const std::string& one : split(text)) {
-                   const size_t at = std::min(one.find('@'), one.size());
-                   Recipe::parse(one.substr(0, at));
-                   if (at < one.size()) Pattern::parse(one.substr(at + 1));
-                 }
-               }));
-    flags.texts("--pattern", "N:M[xS]", patterns_, "Patterns, one or several (default: 2:4)",
-                problem_in([](const std::string& text) { Pattern::parse(text); }));
-    flags.integer("--seeds", seeds_, 1, 1000, "Runs of each, with seeds from --seed on");
-    flags.text("--out", "DIR", out_, "Folder of all runs; a comparison there goes on");
-    flags.require("--out");
-    flags.flag("--no-memory", no_memory_,
-               "Do not measure the memory of each run in a process of its own");
-    flags.flag("--brief", brief_, "A table that fits 80 columns");
-    flags.flag("--json", json_, "Print compare.json instead of the table");
-    run_.declare(flags, {"recipe", "pattern", "rule"});
+// Peak resident bytes of each row, from a few steps in a process of their own.
+std::vector<uint64_t> memory_of(const CompareOptions& options, const CompareResult& result,
+                                const std::string& out) {
+  std::vector<uint64_t> peaks;
+  Progress progress("memory", result.rows.size());
+  for (const CompareRow& row : result.rows) {
+    RunOptions run = options.run.resolved();
+    run.recipe = row.recipe;
+    run.pattern = row.pattern.empty() ? "2:4" : row.pattern;
+    run.steps = 6;
+    run.eval_samples = 1;
+    peaks.push_back(peak_memory_of(run, std::filesystem::path(out) / "memory"));
+    progress.add(1);
   }
+  return peaks;
+}
 
-  int run() override {
-    CompareOptions options;
-    options.run = run_.options().resolved();
-    options.recipes = recipes_.empty() ? all_recipes() : split(recipes_);
-    options.patterns = patterns_.empty() ? std::vector<std::string>{"2:4"} : patterns_;
-    options.seeds = seeds_;
-    check_usage(options);
-    if (options.run.threads > 0) set_threads(static_cast<int>(options.run.threads));
-    Progress progress("comparing", 100000);
-    const StopSignal stop;
-    NotePrinter notes(progress);
-    const auto result = compare(
-        out_, options, &stop.signal(), [&](double fraction) { progress.reach(fraction); }, &notes);
-    progress.finish();
-    if (!result) {
-      print("stopped: the same command goes on\n");
-      stop.end_program();
+Json json_of(const CompareOptions& options, const CompareResult& result,
+             const std::vector<uint64_t>& memory) {
+  const bench::Environment where = bench::environment();
+  Json rows = Json::array();
+  for (size_t i = 0; i < result.rows.size(); ++i) {
+    const CompareRow& r = result.rows[i];
+    Json row{{"recipe", r.recipe},
+             {"pattern", r.pattern},
+             {"mean", r.mean},
+             {"sd", r.sd},
+             {"runs", r.metrics},
+             {"step_ratio", r.step_ratio},
+             {"step_ratio_spread", Json{r.ratio_low, r.ratio_high}},
+             {"step_ms", 1e3 * r.step_seconds},
+             {"density", r.density},
+             {"flip_rate", r.flip_rate},
+             {"sparse_products", r.products},
+             {"file_bytes", r.file_bytes},
+             {"check", r.check}};
+    if (!memory.empty()) {
+      row["peak_resident_bytes"] = memory[i];
+      row["memory_ratio"] =
+          static_cast<double>(memory[i]) / static_cast<double>(std::max<uint64_t>(1, memory[0]));
     }
-    const Json document = json_of(options, *result, memory_of(options, *result));
-    write_file_atomically(std::filesystem::path(out_) / "compare.json", document.dump(2) + "\n");
-    json_ ? print_json(document) : brief_ ? report_briefly(document) : report(options, document);
-    return 0;
+    rows.push_back(std::move(row));
   }
+  return {{"metric", result.metric},
+          {"rows", rows},
+          {"options", options.run.resolved().to_json()},
+          {"seeds", options.seeds},
+          {"threads", where.threads},
+          {"isa", where.isa},
+          {"cpu", where.cpu},
+          {"commit", where.commit}};
+}
 
- private:
-  static std::vector<std::string> all_recipes() {
-    std::vector<std::string> names;
-    for (const Recipe& recipe : weft::recipes()) names.push_back(recipe.name);
-    return names;
+void report(const CompareOptions& options, const Json& document) {
+  const bool loss = document["metric"] == "eval_loss";
+  Table table({"recipe", "pattern", loss ? ">eval loss" : ">accuracy %", ">±", ">step vs dense",
+               ">memory", ">density", ">flips", "sparse products", "check"});
+  for (const Json& row : document["rows"]) {
+    const double scale = loss ? 1.0 : 100.0;
+    const std::string pattern = row["pattern"].get<std::string>();
+    const std::string products = row["sparse_products"].get<std::string>();
+    table.add({row["recipe"].get<std::string>(), pattern.empty() ? "-" : pattern,
+               fmt::format("{:.{}f}", scale * row["mean"].get<double>(), loss ? 4 : 2),
+               fmt::format("{:.{}f}", scale * row["sd"].get<double>(), loss ? 4 : 2),
+               fmt::format("{:.2f} ({:.2f}-{:.2f})", row["step_ratio"].get<double>(),
+                           row["step_ratio_spread"][0].get<double>(),
+                           row["step_ratio_spread"][1].get<double>()),
+               row.contains("memory_ratio")
+                   ? fmt::format("{:.2f}", row["memory_ratio"].get<double>())
+                   : "-",
+               fmt::format("{:.3f}", row["density"].get<double>()),
+               fmt::format("{:.1e}", row["flip_rate"].get<double>()),
+               products.empty() ? "none" : products, row["check"].get<std::string>()});
   }
+  print(table.str());
+  const bench::Environment where = bench::environment();
+  const RunOptions& run = options.run;
+  print(fmt::format(
+      "\n{} on {}: {} steps of {}, {} seeds; step vs dense: time of the dense run / of this one, "
+      "in turns;\nmemory: peak resident, against dense. {}, {}, {}, commit {}\n",
+      run.model, run.data, run.steps, run.batch, options.seeds, where.cpu, where.isa,
+      threads_text(where.threads), where.commit));
+}
 
-  static void check_usage(const CompareOptions& options) {
-    try {
-      RunOptions run = options.run.resolved();
-      for (const CompareEntry& entry : compare_entries(options)) {
-        run.recipe = entry.recipe;
-        if (!entry.pattern.empty()) run.pattern = entry.pattern;
-        run.check();
-      }
-    } catch (const Error& error) {
-      throw UsageError(error.what());
-    }
+void report_briefly(const Json& document) {
+  const bool loss = document["metric"] == "eval_loss";
+  Table table({"recipe", "pattern", loss ? ">eval loss" : ">accuracy", ">density",
+               "sparse products", ">speed", ">file"});
+  for (const Json& row : document["rows"]) {
+    const std::string pattern = row["pattern"].get<std::string>();
+    const std::string products = row["sparse_products"].get<std::string>();
+    const double mean = row["mean"].get<double>();
+    table.add({row["recipe"].get<std::string>(), pattern.empty() ? "-" : pattern,
+               loss ? fmt::format("{:.4f}", mean) : percent(mean),
+               fmt::format("{:.2f}", row["density"].get<double>()),
+               products.empty() ? "none" : products,
+               fmt::format("{:.2f}", row["step_ratio"].get<double>()),
+               bytes_text(row["file_bytes"].get<uint64_t>())});
   }
-
-  // Peak resident bytes of each row, from a few steps in a process of their own; empty: not asked.
-  std::vector<uint64_t> memory_of(const CompareOptions& options, const CompareResult& result) {
-    std::vector<uint64_t> peaks;
-    if (no_memory_) return peaks;
-    Progress progress("memory", result.rows.size());
-    for (const CompareRow& row : result.rows) {
-      RunOptions run = options.run.resolved();
-      run.recipe = row.recipe;
-      run.pattern = row.pattern.empty() ? "2:4" : row.pattern;
-      run.steps = 6;
-      run.eval_samples = 1;
-      peaks.push_back(peak_memory_of(run, std::filesystem::path(out_) / "memory"));
-      progress.add(1);
-    }
-    return peaks;
-  }
-
-  static Json json_of(const CompareOptions& options, const CompareResult& result,
-                      const std::vector<uint64_t>& memory) {
-    const bench::Environment where = bench::environment();
-    Json rows = Json::array();
-    for (size_t i = 0; i < result.rows.size(); ++i) {
-      const CompareRow& r = result.rows[i];
-      Json row{{"recipe", r.recipe},
-               {"pattern", r.pattern},
-               {"mean", r.mean},
-               {"sd", r.sd},
-               {"runs", r.metrics},
-               {"step_ratio", r.step_ratio},
-               {"step_ratio_spread", Json{r.ratio_low, r.ratio_high}},
-               {"step_ms", 1e3 * r.step_seconds},
-               {"density", r.density},
-               {"flip_rate", r.flip_rate},
-               {"sparse_products", r.products},
-               {"file_bytes", r.file_bytes},
-               {"check", r.check}};
-      if (!memory.empty()) {
-        row["peak_resident_bytes"] = memory[i];
-        row["memory_ratio"] =
-            static_cast<double>(memory[i]) / static_cast<double>(std::max<uint64_t>(1, memory[0]));
-      }
-      rows.push_back(std::move(row));
-    }
-    return {{"metric", result.metric},
-            {"rows", rows},
-            {"options", options.run.resolved().to_json()},
-            {"seeds", options.seeds},
-            {"threads", where.threads},
-            {"isa", where.isa},
-            {"cpu", where.cpu},
-            {"commit", where.commit}};
-  }
-
-  void report(const CompareOptions& options, const Json& document) const {
-    const bool loss = document["metric"] == "eval_loss";
-    Table table({"recipe", "pattern", loss ? ">eval loss" : ">accuracy %", ">±", ">step vs dense",
-                 ">memory", ">density", ">flips", "sparse products", "check"});
-    for (const Json& row : document["rows"]) {
-      const double scale = loss ? 1.0 : 100.0;
-      const std::string pattern = row["pattern"].get<std::string>();
-      const std::string products = row["sparse_products"].get<std::string>();
-      table.add({row["recipe"].get<std::string>(), pattern.empty() ? "-" : pattern,
-                 fmt::format("{:.{}f}", scale * row["mean"].get<double>(), loss ? 4 : 2),
-                 fmt::format("{:.{}f}", scale * row["sd"].get<double>(), loss ? 4 : 2),
-                 fmt::format("{:.2f} ({:.2f}-{:.2f})", row["step_ratio"].get<double>(),
-                             row["step_ratio_spread"][0].get<double>(),
-                             row["step_ratio_spread"][1].get<double>()),
-                 row.contains("memory_ratio")
-                     ? fmt::format("{:.2f}", row["memory_ratio"].get<double>())
-                     : "-",
-                 fmt::format("{:.3f}", row["density"].get<double>()),
-                 fmt::format("{:.1e}", row["flip_rate"].get<double>()),
-                 products.empty() ? "none" : products, row["check"].get<std::string>()});
-    }
-    print(table.str());
-    const bench::Environment where = bench::environment();
-    const RunOptions& run = options.run;
-    print(fmt::format(
-        "\n{} on {}: {} steps of {}, {} seeds; step vs dense: time of the dense run / of this one, "
-        "in turns;\nmemory: peak resident, against dense. {}, {}, {}, commit {}\n",
-        run.model, run.data, run.steps, run.batch, options.seeds, where.cpu, where.isa,
-        threads_text(where.threads), where.commit));
-  }
-
-  static void report_briefly(const Json& document) {
-    const bool loss = document["metric"] == "eval_loss";
-    Table table({"recipe", "pattern", loss ? ">eval loss" : ">accuracy", ">density",
-                 "sparse products", ">speed", ">file"});
-    for (const Json& row : document["rows"]) {
-      const std::string pattern = row["pattern"].get<std::string>();
-      const std::string products = row["sparse_products"].get<std::string>();
-      const double mean = row["mean"].get<double>();
-      table.add({row["recipe"].get<std::string>(), pattern.empty() ? "-" : pattern,
-                 loss ? fmt::format("{:.4f}", mean) : percent(mean),
-                 fmt::format("{:.2f}", row["density"].get<double>()),
-                 products.empty() ? "none" : products,
-                 fmt::format("{:.2f}", row["step_ratio"].get<double>()),
-                 bytes_text(row["file_bytes"].get<uint64_t>())});
-    }
-    print(table.str());
-    const bench::Environment where = bench::environment();
-    print(fmt::format("\nspeed: time per step of dense / of this one, in turns. {}, {}, {}\n",
-                      where.cpu, where.isa, threads_text(where.threads)));
-  }
-
-  RunFlags run_;
-  std::string recipes_, out_;
-  std::vector<std::string> patterns_;
-  int64_t seeds_ = 3;
-  bool no_memory_ = false, brief_ = false, json_ = false;
-};
+  print(table.str());
+  const bench::Environment where = bench::environment();
+  print(fmt::format("\nspeed: time per step of dense / of this one, in turns. {}, {}, {}\n",
+                    where.cpu, where.isa, threads_text(where.threads)));
+}
 
 }  // namespace
 
-CommandEntry compare_command() {
-  return {
-      kCompare.name, kCompare.description,
-      "  weft compare --recipes dense,sr-ste,s-ste --pattern 2:4 --seeds 3 --out runs/compare\n"
-      "  weft compare --pattern 2:4 --pattern 1:4 --data idx:mnist --steps 300 --out runs/mnist",
-      std::make_unique<CompareCommand>()};
+int compare_work(const CompareArguments& arguments) {
+  const CompareOptions options = arguments.options();
+  if (options.run.threads > 0) set_threads(static_cast<int>(options.run.threads));
+  Progress progress("comparing", 100000);
+  const StopSignal stop;
+  NotePrinter notes(progress);
+  const auto result = compare(
+      arguments.out, options, &stop.signal(), [&](double fraction) { progress.reach(fraction); },
+      &notes);
+  progress.finish();
+  if (!result) {
+    print("stopped: the same command goes on\n");
+    stop.end_program();
+  }
+  std::vector<uint64_t> memory;
+  if (!arguments.no_memory) memory = memory_of(options, *result, arguments.out);
+  const Json document = json_of(options, *result, memory);
+  write_file_atomically(std::filesystem::path(arguments.out) / "compare.json",
+                        document.dump(2) + "\n");
+  if (arguments.json) {
+    print_json(document);
+  } else {
+    arguments.brief ? report_briefly(document) : report(options, document);
+  }
+  return 0;
 }
 
 }  // namespace weft::cli

@@ -5,7 +5,7 @@
 #include "cli/network.h"
 #include "cli/progress.h"
 #include "cli/shared.h"
-#include "cli/train_commands.h"
+#include "cli/train_work.h"
 #include "weft/convert/conversion.h"
 #include "weft/report/table.h"
 
@@ -36,30 +36,20 @@ struct Rung {
   EvalReport eval;
 };
 
-class RecoveryCommand : public Command {
+class RecoveryLadder {
  public:
-  void declare(Flags& flags) override {
-    flags.positional("run", flags_.folder, "Folder of a finished run, best a dense one");
-    flags.texts("--pattern", "N:M[xS]", patterns_, "Patterns to convert to",
-                problem_in([](const std::string& text) { Pattern::parse(text); }));
-    flags.flag("--transposable", transposable_, "N:M along inputs and along outputs");
-    flags.text("--data", "DATA", flags_.data, "Other data than the run's");
-    flags.integer("--samples", flags_.samples, 1, int64_t{1} << 32,
-                  "Training samples to calibrate on");
-    flags.flag("--sparse-ends", sparse_ends_, "Convert the first and the last layer too");
-    common_.declare(flags);
-  }
+  explicit RecoveryLadder(const RecoveryArguments& arguments) : arguments_(arguments) {}
 
-  int run() override {
-    common_.apply();
-    flags_.weights = flags_.folder + "/model.safetensors";
-    const Checkpoint checkpoint = Checkpoint::open(flags_.weights);
-    Network network(flags_);
+  void climb_and_report() {
+    ModelFlags model = arguments_.model;
+    model.weights = model.folder + "/model.safetensors";
+    const Checkpoint checkpoint = Checkpoint::open(model.weights);
+    Network network(model);
     const CachedInputs inputs(network.inputs());
     const Network::Weights dense = network.weights();
     dense_ = network.evaluate(0);
-    Progress progress("converting", patterns_.size() * kSteps.size());
-    for (const std::string& pattern : patterns_) {
+    Progress progress("converting", arguments_.patterns.size() * kSteps.size());
+    for (const std::string& pattern : arguments_.patterns) {
       for (const std::string step : kSteps) {
         if (step == kNorms && network.norm_tensors().empty()) continue;
         rungs_.push_back(climb(checkpoint, network, inputs, pattern, step));
@@ -68,8 +58,7 @@ class RecoveryCommand : public Command {
       }
     }
     progress.finish();
-    common_.json ? report_json() : report(network);
-    return 0;
+    arguments_.common.json ? report_json() : report(network);
   }
 
  private:
@@ -83,13 +72,13 @@ class RecoveryCommand : public Command {
     ConversionOptions options;
     options.method = method_of(step == kNorms ? "adaprune" : step);
     options.pattern = Pattern::parse(pattern);
-    options.transposable = transposable_;
-    options.leave = network.not_converted(sparse_ends_);
+    options.transposable = arguments_.transposable;
+    options.leave = network.not_converted(arguments_.sparse_ends);
     const Conversion conversion(checkpoint, Selection("", ""), options, &inputs);
     WEFT_CHECK(!conversion.layers().empty(),
                "{}: no layer to convert: the ends stay dense (see "
                "--sparse-ends)",
-               flags_.folder);
+               arguments_.model.folder);
     Rung rung{pattern, step, {}, {}};
     std::vector<LayerOutcome> outcomes;
     for (const LayerToConvert& layer : conversion.layers()) {
@@ -154,9 +143,10 @@ class RecoveryCommand : public Command {
         "layers,\n"
         "below: layers with less of it than that step of the pattern; recovered: of the accuracy "
         "that\nmagnitude loses. {}, {}, commit {}\n",
-        network.options().model, network.options().data, transposable_ ? ", transposable" : "",
-        std::min(flags_.samples, network.source().train_samples()), dense_.samples, on.cpu, on.isa,
-        on.commit));
+        network.options().model, network.options().data,
+        arguments_.transposable ? ", transposable" : "",
+        std::min(arguments_.model.samples, network.source().train_samples()), dense_.samples,
+        on.cpu, on.isa, on.commit));
   }
 
   void report_json() const {
@@ -164,38 +154,29 @@ class RecoveryCommand : public Command {
     for (const Rung& rung : rungs_) {
       list.push_back({{"pattern", rung.pattern},
                       {"step", rung.step},
-                      {"transposable", transposable_},
+                      {"transposable", arguments_.transposable},
                       {"errors", rung.errors},
                       {"eval_loss", rung.eval.loss},
                       {"eval_accuracy", rung.eval.accuracy},
                       {"recovered", recovered(rung)}});
     }
-    print_json({{"run", flags_.folder},
-                {"samples", flags_.samples},
+    print_json({{"run", arguments_.model.folder},
+                {"samples", arguments_.model.samples},
                 {"dense", {{"eval_loss", dense_.loss}, {"eval_accuracy", dense_.accuracy}}},
                 {"rungs", list}});
   }
 
-  ModelFlags flags_;
-  std::vector<std::string> patterns_ = {"2:4", "4:8", "1:4"};
-  bool transposable_ = false, sparse_ends_ = false;
-  CommonFlags common_;
+  const RecoveryArguments& arguments_;
   EvalReport dense_;
   std::vector<Rung> rungs_;
 };
 
 }  // namespace
 
-CommandEntry recovery_command() {
-  return {
-      kRecovery.name, kRecovery.description,
-      "  weft recovery runs/dense\n"
-      "  weft recovery runs/dense --pattern 2:4 --pattern 1:8 --transposable\n"
-      "\n"
-      "Converts the model of a run, whose file stays as it is, step by step: magnitude alone,\n"
-      "with mean absorption, by adaprune, and with batch normalisation estimated anew; wanda and\n"
-      "sparsegpt for comparison. After each, the network is evaluated.",
-      std::make_unique<RecoveryCommand>()};
+int recovery_work(const RecoveryArguments& arguments) {
+  arguments.common.apply();
+  RecoveryLadder(arguments).climb_and_report();
+  return 0;
 }
 
 }  // namespace weft::cli

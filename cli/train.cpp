@@ -4,10 +4,9 @@
 #include <cmath>
 #include <set>
 
-#include "cli/run_flags.h"
 #include "cli/shared.h"
 #include "cli/stop_signal.h"
-#include "cli/train_commands.h"
+#include "cli/train_work.h"
 #include "weft/core/isa.h"
 #include "weft/core/text.h"
 #include "weft/report/table.h"
@@ -131,118 +130,76 @@ class TrainDisplay : public TrainerListener {
   Clock::time_point begun_, drawn_;
 };
 
-class TrainCommand : public Command {
- public:
-  void declare(Flags& flags) override {
-    flags.text("--out", "DIR", out_,
-               "Folder of the run: run.json, metrics, checkpoints, the model");
-    flags.text("--resume", "DIR", resume_, "Go on with the run in this folder; takes --threads");
-    flags.exclude("--resume", "--out");
-    run_.declare(flags);
+RunOptions options_to_resume(const TrainArguments& arguments) {
+  RunOptions options = resume_options(arguments.resume);
+  if (!arguments.run.given().empty()) options.threads = arguments.run.options().threads;
+  return options;
+}
+
+void print_start(const Trainer& trainer) {
+  const RunOptions& o = trainer.options();
+  print(fmt::format(
+      "{} on {}{}, {} at {}, {} steps of {} {}, {}, {}{}\n\n", o.model, o.data,
+      o.init.empty() ? "" : " from " + printable(o.init, 4096), o.recipe, o.pattern, o.steps,
+      o.batch,
+      trainer.source().unit() == "tokens" ? fmt::format("windows of {} bytes", o.context)
+                                          : trainer.source().unit(),
+      threads_text(threads()), current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
+  print_layers(trainer.layers());
+  if (trainer.step() > 0) print(fmt::format("\ngoing on after step {}\n", trainer.step()));
+  print("\n");
+  std::fflush(stdout);
+}
+
+void stop_early(Trainer& trainer, const StopSignal& stop, const std::string& folder) {
+  trainer.save_checkpoint();
+  print(fmt::format("stopped after step {}: go on with weft train --resume {}\n", trainer.step(),
+                    folder));
+  stop.end_program();
+}
+
+void print_result(const Trainer& trainer, const RunResult& r) {
+  print("\n");
+  Table table({"result", ""});
+  table.add({"accuracy", percent(r.eval.accuracy)});
+  table.add({"eval loss", fmt::format("{:.4f}", r.eval.loss)});
+  table.add({"density of sparse layers", fmt::format("{:.4f}", r.density)});
+  table.add({"products that ran sparse", r.products.empty() ? "none" : r.products});
+  table.add({"mean flip rate", fmt::format("{:.2e}", r.flip_rate)});
+  table.add({"time per step", fmt::format("{:.2f} ms", 1e3 * r.step_seconds)});
+  table.add({"training", duration_text(r.train_seconds)});
+  table.add({"peak memory", bytes_text(r.peak_bytes)});
+  table.add({"model.safetensors", bytes_text(r.model_bytes)});
+  if (r.packed_bytes > 0) table.add({"packed.safetensors", bytes_text(r.packed_bytes)});
+  print(table.str());
+  print_orders(trainer.layers());
+  if (r.ends_dense) {
+    print(fmt::format("\n{} ends with a dense phase: the model is dense, by design\n",
+                      trainer.options().recipe));
   }
-
-  int run() override {
-    if (out_.empty() && resume_.empty()) throw UsageError("--out DIR is needed, or --resume DIR");
-    RunOptions options = resume_.empty() ? run_.options() : options_to_resume();
-    if (options.threads > 0) set_threads(static_cast<int>(options.threads));
-    TrainDisplay display;
-    TrainerSetup setup;
-    setup.listener = &display;
-    RunParts parts = checked_parts(options);
-    Trainer trainer = resume_.empty() ? Trainer::begin(out_, std::move(parts), setup)
-                                      : Trainer::resume(resume_, std::move(parts), setup);
-    print_start(trainer);
-    display.begin(trainer);
-    const StopSignal stop;
-    trainer.advance(trainer.options().steps, &stop.signal());
-    display.clear();
-    if (stop.signal() != 0 && !trainer.finished()) stop_early(trainer, stop);
-    print_result(trainer, trainer.finish());
-    return 0;
-  }
-
- private:
-  const std::string& folder() const { return resume_.empty() ? out_ : resume_; }
-
-  RunOptions options_to_resume() const {
-    const std::vector<std::string> given = run_.given();
-    for (const std::string& flag : given) {
-      if (flag == "--threads") continue;
-      throw UsageError(fmt::format("{} does not go with --resume: the run has its options", flag));
-    }
-    RunOptions options = resume_options(resume_);
-    if (!given.empty()) options.threads = run_.options().threads;
-    return options;
-  }
-
-  // What does not go together is wrong usage; a broken file is not.
-  static RunParts checked_parts(const RunOptions& options) {
-    try {
-      options.resolved().check();
-    } catch (const Error& error) {
-      throw UsageError(error.what());
-    }
-    return make_parts(options);
-  }
-
-  void print_start(const Trainer& trainer) const {
-    const RunOptions& o = trainer.options();
-    print(fmt::format(
-        "{} on {}{}, {} at {}, {} steps of {} {}, {}, {}{}\n\n", o.model, o.data,
-        o.init.empty() ? "" : " from " + printable(o.init, 4096), o.recipe, o.pattern, o.steps,
-        o.batch,
-        trainer.source().unit() == "tokens" ? fmt::format("windows of {} bytes", o.context)
-                                            : trainer.source().unit(),
-        threads_text(threads()), current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
-    print_layers(trainer.layers());
-    if (trainer.step() > 0) print(fmt::format("\ngoing on after step {}\n", trainer.step()));
-    print("\n");
-    std::fflush(stdout);
-  }
-
-  void stop_early(Trainer& trainer, const StopSignal& stop) const {
-    trainer.save_checkpoint();
-    print(fmt::format("stopped after step {}: go on with weft train --resume {}\n", trainer.step(),
-                      folder()));
-    stop.end_program();
-  }
-
-  void print_result(const Trainer& trainer, const RunResult& r) const {
-    print("\n");
-    Table table({"result", ""});
-    table.add({"accuracy", percent(r.eval.accuracy)});
-    table.add({"eval loss", fmt::format("{:.4f}", r.eval.loss)});
-    table.add({"density of sparse layers", fmt::format("{:.4f}", r.density)});
-    table.add({"products that ran sparse", r.products.empty() ? "none" : r.products});
-    table.add({"mean flip rate", fmt::format("{:.2e}", r.flip_rate)});
-    table.add({"time per step", fmt::format("{:.2f} ms", 1e3 * r.step_seconds)});
-    table.add({"training", duration_text(r.train_seconds)});
-    table.add({"peak memory", bytes_text(r.peak_bytes)});
-    table.add({"model.safetensors", bytes_text(r.model_bytes)});
-    if (r.packed_bytes > 0) table.add({"packed.safetensors", bytes_text(r.packed_bytes)});
-    print(table.str());
-    print_orders(trainer.layers());
-    if (r.ends_dense) {
-      print(fmt::format("\n{} ends with a dense phase: the model is dense, by design\n",
-                        trainer.options().recipe));
-    }
-  }
-
-  RunFlags run_;
-  std::string out_, resume_;
-};
+}
 
 }  // namespace
 
-CommandEntry train_command() {
-  return {
-      kTrain.name, kTrain.description,
-      "  weft train --out runs/first\n"
-      "  weft train --model gpt --data text:book.txt --recipe s-ste --pattern 2:4 --out runs/gpt\n"
-      "  weft train --config run.toml --seed 2 --out runs/second\n"
-      "  weft train --recipe static --init pruned.safetensors --out runs/tuned\n"
-      "  weft train --resume runs/first",
-      std::make_unique<TrainCommand>()};
+int train_work(const TrainArguments& arguments) {
+  const bool fresh = arguments.resume.empty();
+  const std::string& folder = fresh ? arguments.out : arguments.resume;
+  const RunOptions options = fresh ? arguments.run.options() : options_to_resume(arguments);
+  if (options.threads > 0) set_threads(static_cast<int>(options.threads));
+  TrainDisplay display;
+  TrainerSetup setup;
+  setup.listener = &display;
+  RunParts parts = make_parts(options);
+  Trainer trainer = fresh ? Trainer::begin(folder, std::move(parts), setup)
+                          : Trainer::resume(folder, std::move(parts), setup);
+  print_start(trainer);
+  display.begin(trainer);
+  const StopSignal stop;
+  trainer.advance(trainer.options().steps, &stop.signal());
+  display.clear();
+  if (stop.signal() != 0 && !trainer.finished()) stop_early(trainer, stop, folder);
+  print_result(trainer, trainer.finish());
+  return 0;
 }
 
 }  // namespace weft::cli

@@ -1,34 +1,97 @@
-// The commands of weft-train, which weft lists and passes on.
+// The commands that need libtorch, and their arguments.
+//
+// Loading libtorch takes longer than most commands. So weft reads and checks arguments by itself,
+// and help and wrong usage come at once; only then it becomes weft-train (main.cpp), which reads
+// them again and does the work.
 #pragma once
 
-#include <array>
+#include <functional>
+#include <string>
+#include <vector>
 
+#include "bench/step.h"
 #include "cli/command.h"
+#include "cli/convert.h"
+#include "cli/run_flags.h"
+#include "cli/shared.h"
+#include "weft/train/run/compare_options.h"
 
 namespace weft::cli {
 
-struct TrainCommandName {
-  const char* name;
-  const char* description;
+// Each has declare(), and check(), which throws UsageError if flags do not go together.
+struct TrainArguments {
+  RunFlags run;
+  std::string out, resume;
+
+  void declare(Flags& flags);
+  void check() const;
 };
 
-inline constexpr TrainCommandName kBenchLayer = {
-    "bench layer", "One layer's training step, recipes against dense"};
-inline constexpr TrainCommandName kTrain = {"train", "Train a network by a recipe"};
-inline constexpr TrainCommandName kCompare = {"compare", "Train by several recipes, side by side"};
-inline constexpr TrainCommandName kEval = {"eval", "Evaluate the model of a run"};
-inline constexpr TrainCommandName kBenchStep = {"bench step",
-                                                "Whole training steps, recipes against dense"};
-inline constexpr TrainCommandName kRecovery = {
-    "recovery", "What converting a trained network costs, and what each step gives back"};
-inline constexpr std::array kTrainCommands = {kTrain,    kCompare,    kEval,
-                                              kRecovery, kBenchLayer, kBenchStep};
+struct CompareArguments {
+  RunFlags run;
+  std::string recipes, out;
+  std::vector<std::string> patterns = {"2:4"};
+  int64_t seeds = 3;
+  bool no_memory = false, brief = false, json = false;
 
-CommandEntry train_command();
-CommandEntry compare_command();
-CommandEntry eval_command();
-CommandEntry recovery_command();
-CommandEntry bench_layer_command();
-CommandEntry bench_step_command();
+  void declare(Flags& flags);
+  void check() const;
+  CompareOptions options() const;
+};
+
+struct EvalArguments {
+  std::string folder, weights, data;
+  int64_t samples = 0, threads = 0;
+  bool json = false;
+
+  void declare(Flags& flags);
+  void check() const {}
+};
+
+struct RecoveryArguments {
+  ModelFlags model;
+  std::vector<std::string> patterns = {"2:4", "4:8", "1:4"};
+  bool transposable = false, sparse_ends = false;
+  CommonFlags common;
+
+  void declare(Flags& flags);
+  void check() const {}
+};
+
+struct BenchLayerArguments {
+  std::vector<std::string> shapes = {"2048x768x3072"};
+  std::vector<std::string> recipes;  // all but dense
+  std::vector<std::string> patterns = {"2:4"};
+  std::string plan = "auto";
+  int64_t rounds = 5, threads = 0;
+  bool json = false;
+
+  BenchLayerArguments();
+  void declare(Flags& flags);
+  void check() const;
+};
+
+struct BenchStepArguments {
+  bench::BlockShape shape;
+  std::vector<std::string> recipes = {"t-sr-ste"};
+  std::vector<std::string> patterns = {"2:4", "2:4x2", "1:4", "1:8x2"};
+  std::string plan = "auto", precision = "fp32";
+  int64_t rounds = 4, threads = 0;
+  bool no_plain = false, no_memory = false, only_memory = false, json = false;
+
+  void declare(Flags& flags);
+  void check() const;
+};
+
+// What follows once arguments are checked; returns the exit code.
+template <typename Arguments>
+using Work = std::function<int(const Arguments&)>;
+
+CommandEntry train_command(Work<TrainArguments> work);
+CommandEntry compare_command(Work<CompareArguments> work);
+CommandEntry eval_command(Work<EvalArguments> work);
+CommandEntry recovery_command(Work<RecoveryArguments> work);
+CommandEntry bench_layer_command(Work<BenchLayerArguments> work);
+CommandEntry bench_step_command(Work<BenchStepArguments> work);
 
 }  // namespace weft::cli

@@ -1,21 +1,21 @@
 // weft-train: the commands of weft that need libtorch. Called by weft, as `weft bench layer`.
 #include "cli/command.h"
 #include "cli/network.h"
-#include "cli/train_commands.h"
+#include "cli/train_work.h"
 
 namespace weft::cli {
 namespace {
 
 std::vector<CommandEntry> commands(int, char**) {
   std::vector<CommandEntry> commands;
-  commands.push_back(train_command());
-  commands.push_back(compare_command());
-  commands.push_back(eval_command());
-  commands.push_back(recovery_command());
+  commands.push_back(train_command(train_work));
+  commands.push_back(compare_command(compare_work));
+  commands.push_back(eval_command(eval_work));
+  commands.push_back(recovery_command(recovery_work));
   commands.push_back(
       convert_command([](const ModelFlags& flags) { return std::make_unique<Network>(flags); }));
-  commands.push_back(bench_layer_command());
-  commands.push_back(bench_step_command());
+  commands.push_back(bench_layer_command(bench_layer_work));
+  commands.push_back(bench_step_command(bench_step_work));
   return commands;
 }
 

@@ -1,7 +1,11 @@
-// weft recipes and weft bench layer as their users meet them.
+// weft recipes, and the flags of what needs libtorch, as their users meet them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <tuple>
 
 #include "tests/program.h"
 #include "tests/support.h"
@@ -12,7 +16,7 @@ namespace {
 class TrainCommands : public ::testing::Test {
  protected:
   TrainCommands() { ::setenv("XDG_CACHE_HOME", (cache_ / "").c_str(), 1); }
-  ScratchFolder cache_;
+  ScratchFolder cache_, scratch_;
 };
 
 TEST_F(TrainCommands, RecipesAreListedWithTheirParts) {
@@ -60,22 +64,61 @@ TEST_F(TrainCommands, BenchLayerHasTheSplitOfAStep) {
   }
 }
 
-TEST_F(TrainCommands, WrongFlagsOfBenchLayerAreUsageErrors) {
-  if (!has_torch()) GTEST_SKIP() << "built without libtorch";
-  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"bench", "layer", "--recipe", "sste"}, "known are dense, ste"},
-      {{"bench", "layer", "--recipe", "ste+backward=x"}, "accepted are same, bi-mask"},
-      {{"bench", "layer", "--pattern", "5:4"}, "5:4"},
-      {{"bench", "layer", "--plan", "fast"}, "auto, dense and sparse"},
-      {{"bench", "layer", "--rounds", "0"}, "--rounds"},
-      {{"bench", "layer", "--recipe", "dense+backward=bi-mask"}, "this one is dense"},
+// With libtorch or without: it is not even loaded.
+TEST_F(TrainCommands, WrongUsageIsOneLineAndLeavesNothing) {
+  const std::string bad = scratch_ / "bad.toml", rule = scratch_ / "rule.toml",
+                    out = scratch_ / "x";
+  std::ofstream(bad) << "stps = 3\n";
+  std::ofstream(rule) << "rule = \"a=ste\"\n";
+  const std::vector<std::tuple<std::vector<std::string>, int, std::string>> cases = {
+      {{"train"}, 2, "--out DIR is needed"},
+      {{"train", "--out", out, "--resume", out}, 2, "excludes"},
+      {{"train", "--resume", out, "--steps", "5"}, 2, "--steps does not go with --resume"},
+      {{"train", "--out", out, "--recipe", "magic"}, 2, "magic"},
+      {{"train", "--out", out, "--steps", "0"}, 2, "--steps"},
+      {{"train", "--out", out, "--precision", "fp16"}, 2, "'fp16': accepted are fp32, bf16"},
+      {{"train", "--out", out, "--config", bad}, 1, "did you mean 'steps'?"},
+      {{"train", "--out", out, "--data", "text"}, 2, "model cnn learns from images"},
+      {{"train", "--out", out, "--accumulate", "3"}, 2, "micro-batches"},
+      {{"train", "--out", out, "--rule", "(=dense"}, 2, "no regular expression"},
+      {{"compare"}, 2, "--out is required"},
+      {{"compare", "--out", out, "--config", rule},
+       1,
+       "rule.toml:1: the key 'rule' does not go with this command"},
+      {{"compare", "--out", out, "--recipes", "ste,magic"}, 2, "magic"},
+      {{"compare", "--out", out, "--recipes", "ste,s-ste+gradient=mvue-two-draw@1:4"}, 2, "1:4"},
+      {{"eval"}, 2, "run is required"},
+      {{"eval", out, "--data", "photos"}, 2, "photos"},
+      {{"recovery", out, "--pattern", "5:4"}, 2, "5:4"},
+      {{"bench", "layer", "--recipe", "sste"}, 2, "known are dense, ste"},
+      {{"bench", "layer", "--recipe", "ste+backward=x"}, 2, "accepted are same, bi-mask"},
+      {{"bench", "layer", "--recipe", "dense+backward=bi-mask"}, 2, "this one is dense"},
+      {{"bench", "layer", "--pattern", "5:4"}, 2, "5:4"},
+      {{"bench", "layer", "--plan", "fast"}, 2, "auto, dense and sparse"},
+      {{"bench", "layer", "--rounds", "0"}, 2, "--rounds"},
+      {{"bench", "step", "--tokens", "100", "--context", "64"}, 2, "whole sequences"},
+      {{"bench", "step", "--width", "100", "--heads", "3"}, 2, "cannot be cut into 3 heads"},
   };
-  for (const auto& [arguments, part] : cases) {
+  for (const auto& [arguments, code, part] : cases) {
     const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.code, 2) << part;
+    EXPECT_EQ(outcome.code, code) << part;
     EXPECT_TRUE(contains(outcome.err, part)) << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+    EXPECT_FALSE(std::filesystem::exists(out)) << part;
   }
+}
+
+TEST_F(TrainCommands, HelpShowsFlagsDefaultsAndExamples) {
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"train"}, {"compare"}, {"eval"}, {"recovery"}, {"bench", "layer"}, {"bench", "step"}}) {
+    std::vector<std::string> words = command;
+    words.push_back("--help");
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_TRUE(contains(outcome.out, "--threads")) << outcome.out;
+    EXPECT_TRUE(contains(outcome.out, "Examples:")) << outcome.out;
+  }
+  EXPECT_TRUE(contains(run({"train", "--help"}).out, "(default: 2:4)"));
 }
 
 TEST_F(TrainCommands, WithoutTorchItsCommandsSaySo) {

@@ -98,37 +98,22 @@ TEST_F(TrainerCommands, FlagsStandAboveTheConfigurationFile) {
   EXPECT_EQ(record["options"]["seed"], 8);
 }
 
-TEST_F(TrainerCommands, WrongUsageIsOneLineAndLeavesNothing) {
-  std::ofstream(scratch_ / "bad.toml") << "stps = 3\n";
-  std::ofstream(scratch_ / "rule.toml") << "rule = \"a=ste\"\n";
-  const std::vector<std::tuple<std::vector<std::string>, int, std::string>> cases = {
-      {{"train"}, 2, "--out DIR is needed"},
-      {train("x", {"--recipe", "magic"}), 2, "magic"},
-      {train("x", {}, "0"), 2, "--steps"},
-      {train("x", {"--precision", "fp16"}), 2, "'fp16': accepted are fp32, bf16"},
-      {train("x", {"--config", folder("bad.toml")}), 1, "did you mean 'steps'?"},
-      {train("x", {"--data", "text"}), 2, "model mlp learns from images"},
-      {train("x", {"--accumulate", "3"}), 2, "micro-batches"},
-      {train("x", {"--data", "idx:/nowhere"}), 1, "/nowhere"},
-      {train("x", {"--plan", "/nowhere.json"}), 1, "/nowhere.json"},
-      {train("x", {"--init", "/nowhere.safetensors"}), 1, "/nowhere.safetensors"},
-      {train("x", {"--init", folder("bad.toml")}), 1, "bad.toml"},
-      {train("x", {"--rule", "(=dense"}), 2, "no regular expression"},
-      {{"compare", "--out", folder("x"), "--config", folder("rule.toml")},
-       1,
-       "rule.toml:1: the key 'rule' does not go with this command"},
-      {{"train", "--resume", folder("x")}, 1, "no run there"},
+TEST_F(TrainerCommands, WhatCannotBeReadOrWrittenIsOneLineAndLeavesNothing) {
+  std::ofstream(scratch_ / "not.safetensors") << "stps = 3\n";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {train("x", {"--data", "idx:/nowhere"}), "/nowhere"},
+      {train("x", {"--plan", "/nowhere.json"}), "/nowhere.json"},
+      {train("x", {"--init", "/nowhere.safetensors"}), "/nowhere.safetensors"},
+      {train("x", {"--init", folder("not.safetensors")}), "not.safetensors"},
+      {{"train", "--resume", folder("x")}, "no run there"},
       {{"train", "--out", "/proc/weft", "--train-images", "10", "--test-images", "5"},
-       1,
        "/proc/weft"},
-      {{"eval", folder("x")}, 1, "no run there"},
-      {{"generate", folder("x")}, 1, "no run there"},
-      {{"compare", "--out", folder("x"), "--recipes", "ste,magic"}, 2, "magic"},
-      {{"bench", "step", "--tokens", "100", "--context", "64"}, 2, "whole sequences"},
+      {{"eval", folder("x")}, "no run there"},
+      {{"generate", folder("x")}, "no run there"},
   };
-  for (const auto& [arguments, code, part] : cases) {
+  for (const auto& [arguments, part] : cases) {
     const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.code, code) << part;
+    EXPECT_EQ(outcome.code, 1) << part;
     EXPECT_TRUE(contains(outcome.err, part)) << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(folder("x"))) << part;

@@ -8,17 +8,10 @@
 
 #include <functional>
 
+#include "weft/train/run/compare_options.h"
 #include "weft/train/trainer/trainer.h"
 
 namespace weft {
-
-struct CompareOptions {
-  RunOptions run;  // recipe, pattern and seed are those of each run
-  // "sr-ste", at every pattern, or "sr-ste@1:4", at this one. "dense" is added, for the times.
-  std::vector<std::string> recipes;
-  std::vector<std::string> patterns;
-  int64_t seeds = 3;  // run.seed, run.seed + 1, ...
-};
 
 struct CompareRow {
   std::string recipe;
@@ -40,13 +33,6 @@ struct CompareResult {
   std::string metric;  // "eval_accuracy", "eval_loss"
   std::vector<CompareRow> rows;
 };
-
-struct CompareEntry {
-  std::string recipe;
-  std::string pattern;  // empty for dense
-};
-// The rows to come. Throws Error if a recipe does not go with its pattern.
-std::vector<CompareEntry> compare_entries(const CompareOptions& options);
 
 // Where a run of a comparison lies below its folder: "s-ste-2of4-seed1".
 std::string run_folder_name(const std::string& recipe, const std::string& pattern, int64_t seed);

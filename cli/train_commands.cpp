@@ -1,0 +1,282 @@
+#include "cli/train_commands.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "weft/core/precision.h"
+#include "weft/kernel/planner.h"
+#include "weft/train/data/data.h"
+#include "weft/train/recipes/recipe.h"
+
+namespace weft::cli {
+namespace {
+
+template <typename Arguments>
+class TrainCommand : public Command {
+ public:
+  explicit TrainCommand(Work<Arguments> work) : work_(std::move(work)) {}
+  void declare(Flags& flags) override { arguments_.declare(flags); }
+  int run() override {
+    arguments_.check();
+    return work_(arguments_);
+  }
+
+ private:
+  Arguments arguments_;
+  Work<Arguments> work_;
+};
+
+template <typename Arguments>
+std::unique_ptr<Command> command_for(Work<Arguments> work) {
+  return std::make_unique<TrainCommand<Arguments>>(std::move(work));
+}
+
+// What `check` throws is wrong usage.
+template <typename Check>
+void check_usage(Check check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    throw UsageError(error.what());
+  }
+}
+
+void declare_recipes(Flags& flags, std::vector<std::string>& recipes) {
+  flags.texts("--recipe", "NAME[+PART=VALUE]", recipes, "Recipes to run",
+              problem_in([](const std::string& text) { Recipe::parse(text); }));
+}
+void declare_patterns(Flags& flags, std::vector<std::string>& patterns, const char* help) {
+  flags.texts("--pattern", "N:M[xS]", patterns, help,
+              problem_in([](const std::string& text) { Pattern::parse(text); }));
+}
+void declare_plan(Flags& flags, std::string& plan) {
+  flags.text("--plan", "auto|dense|sparse", plan, "Who decides how products are computed",
+             problem_in([](const std::string& text) { parse_plan_mode(text); }));
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::vector<std::string> recipe_names() {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : weft::recipes()) names.push_back(recipe.name);
+  return names;
+}
+
+}  // namespace
+
+void TrainArguments::declare(Flags& flags) {
+  flags.text("--out", "DIR", out, "Folder of the run: run.json, metrics, checkpoints, the model");
+  flags.text("--resume", "DIR", resume, "Go on with the run in this folder; takes --threads");
+  flags.exclude("--resume", "--out");
+  run.declare(flags);
+}
+
+void TrainArguments::check() const {
+  if (out.empty() && resume.empty()) throw UsageError("--out DIR is needed, or --resume DIR");
+  if (resume.empty()) {
+    const RunOptions options = run.options();  // a broken file is no wrong usage
+    return check_usage([&] { options.resolved().check(); });
+  }
+  for (const std::string& flag : run.given()) {
+    if (flag == "--threads") continue;
+    throw UsageError(fmt::format("{} does not go with --resume: the run has its options", flag));
+  }
+}
+
+CommandEntry train_command(Work<TrainArguments> work) {
+  return {
+      "train", "Train a network by a recipe",
+      "  weft train --out runs/first\n"
+      "  weft train --model gpt --data text:book.txt --recipe s-ste --pattern 2:4 --out runs/gpt\n"
+      "  weft train --config run.toml --seed 2 --out runs/second\n"
+      "  weft train --recipe static --init pruned.safetensors --out runs/tuned\n"
+      "  weft train --resume runs/first",
+      command_for(std::move(work))};
+}
+
+void CompareArguments::declare(Flags& flags) {
+  flags.text("--recipes", "NAME,...", recipes,
+             "Recipes, separated by commas (default: all), or as sr-ste@1:4 at a pattern of "
+             "their own; dense is always there",
+             problem_in([](const std::string& text) {
+               for (const std::string& one : split(text)) {
+                 const size_t at = std::min(one.find('@'), one.size());
+                 Recipe::parse(one.substr(0, at));
+                 if (at < one.size()) Pattern::parse(one.substr(at + 1));
+               }
+             }));
+  declare_patterns(flags, patterns, "Patterns, one or several");
+  flags.integer("--seeds", seeds, 1, 1000, "Runs of each, with seeds from --seed on");
+  flags.text("--out", "DIR", out, "Folder of all runs; a comparison there goes on");
+  flags.require("--out");
+  flags.flag("--no-memory", no_memory,
+             "Do not measure the memory of each run in a process of its own");
+  flags.flag("--brief", brief, "A table that fits 80 columns");
+  flags.flag("--json", json, "Print compare.json instead of the table");
+  run.declare(flags, {"recipe", "pattern", "rule"});
+}
+
+CompareOptions CompareArguments::options() const {
+  CompareOptions options;
+  options.run = run.options().resolved();
+  options.recipes = recipes.empty() ? recipe_names() : split(recipes);
+  options.patterns = patterns;
+  options.seeds = seeds;
+  return options;
+}
+
+void CompareArguments::check() const {
+  const CompareOptions compared = options();
+  check_usage([&] {
+    RunOptions one = compared.run;
+    for (const CompareEntry& entry : compare_entries(compared)) {
+      one.recipe = entry.recipe;
+      if (!entry.pattern.empty()) one.pattern = entry.pattern;
+      one.check();
+    }
+  });
+}
+
+CommandEntry compare_command(Work<CompareArguments> work) {
+  return {
+      "compare", "Train by several recipes, side by side",
+      "  weft compare --recipes dense,sr-ste,s-ste --pattern 2:4 --seeds 3 --out runs/compare\n"
+      "  weft compare --pattern 2:4 --pattern 1:4 --data idx:mnist --steps 300 --out runs/mnist",
+      command_for(std::move(work))};
+}
+
+void EvalArguments::declare(Flags& flags) {
+  flags.positional("run", folder, "Folder of a finished run");
+  flags.text("--weights", "FILE", weights,
+             "Other weights than the run's: what a conversion has made of them");
+  flags.text("--data", "DATA", data, "Other data than the run's",
+             problem_in([](const std::string& text) { DataSpec::parse(text); }));
+  flags.integer("--samples", samples, 0, int64_t{1} << 40, "Test samples; 0: all");
+  flags.integer("--threads", threads, 0, kMaxThreads, "Threads; 0: as the run");
+  flags.flag("--json", json, "Print JSON");
+}
+
+CommandEntry eval_command(Work<EvalArguments> work) {
+  return {"eval", "Evaluate the model of a run",
+          "  weft eval runs/first\n"
+          "  weft eval runs/first --data idx:mnist --json\n"
+          "  weft eval runs/first --weights sparse.safetensors",
+          command_for(std::move(work))};
+}
+
+void RecoveryArguments::declare(Flags& flags) {
+  flags.positional("run", model.folder, "Folder of a finished run, best a dense one");
+  declare_patterns(flags, patterns, "Patterns to convert to");
+  flags.flag("--transposable", transposable, "N:M along inputs and along outputs");
+  flags.text("--data", "DATA", model.data, "Other data than the run's");
+  flags.integer("--samples", model.samples, 1, int64_t{1} << 32,
+                "Training samples to calibrate on");
+  flags.flag("--sparse-ends", sparse_ends, "Convert the first and the last layer too");
+  common.declare(flags);
+}
+
+CommandEntry recovery_command(Work<RecoveryArguments> work) {
+  return {
+      "recovery", "What converting a trained network costs, and what each step gives back",
+      "  weft recovery runs/dense\n"
+      "  weft recovery runs/dense --pattern 2:4 --pattern 1:8 --transposable\n"
+      "\n"
+      "Converts the model of a run, whose file stays as it is, step by step: magnitude alone,\n"
+      "with mean absorption, by adaprune, and with batch normalisation estimated anew; wanda and\n"
+      "sparsegpt for comparison. After each, the network is evaluated.",
+      command_for(std::move(work))};
+}
+
+BenchLayerArguments::BenchLayerArguments() : recipes(recipe_names()) {
+  std::erase(recipes, "dense");
+}
+
+void BenchLayerArguments::declare(Flags& flags) {
+  flags.texts("--shape", "TOKENSxINSxOUTS", shapes, "Layers to run",
+              problem_in([](const std::string& text) { LayerShape::parse(text); }));
+  declare_recipes(flags, recipes);
+  declare_patterns(flags, patterns, "Patterns to run");
+  declare_plan(flags, plan);
+  flags.integer("--rounds", rounds, 1, 30, "Rounds to take the median of");
+  flags.integer("--threads", threads, 0, kMaxThreads, "Threads; 0 takes all");
+  flags.flag("--json", json, "Print JSON");
+}
+
+// A recipe that is left out at some patterns is fine; at all of them, the flag is a mistake.
+void BenchLayerArguments::check() const {
+  for (const std::string& recipe : recipes) {
+    std::string reason;
+    const bool used = std::ranges::any_of(patterns, [&](const std::string& pattern) {
+      try {
+        Recipe::parse(recipe).check(Pattern::parse(pattern));
+        return true;
+      } catch (const Error& error) {
+        reason = error.what();
+        return false;
+      }
+    });
+    if (!used) throw UsageError(reason);
+  }
+}
+
+CommandEntry bench_layer_command(Work<BenchLayerArguments> work) {
+  return {"bench layer", "One layer's training step, recipes against dense",
+          "  weft bench layer\n"
+          "  weft bench layer --recipe t-sr-ste --pattern 1:4 --pattern 2:4x2 --threads 1\n"
+          "  weft bench layer --recipe s-ste+backward=bi-mask --shape 2048x1024x4096 --json",
+          command_for(std::move(work))};
+}
+
+void BenchStepArguments::declare(Flags& flags) {
+  declare_recipes(flags, recipes);
+  declare_patterns(flags, patterns, "Patterns to run");
+  flags.integer("--tokens", shape.tokens, 1, 1 << 24, "Tokens of a step");
+  flags.integer("--context", shape.context, 1, 1 << 20, "Tokens of a sequence");
+  flags.integer("--width", shape.width, 1, 1 << 16, "Width of the block");
+  flags.integer("--hidden", shape.hidden, 1, 1 << 18, "Width of its feed-forward part");
+  flags.integer("--heads", shape.heads, 1, 1 << 10, "Heads of attention");
+  declare_plan(flags, plan);
+  flags.text("--precision", "fp32|bf16", precision,
+             "Of operands and activations; in bf16 dense is bf16 too, and fp32 beside",
+             problem_in([](const std::string& text) { parse_precision(text); }));
+  flags.integer("--rounds", rounds, 1, 100, "Rounds to take the median of");
+  flags.integer("--threads", threads, 0, kMaxThreads, "Threads; 0 takes all");
+  flags.flag("--no-plain", no_plain, "Leave plain libtorch out");
+  flags.flag("--no-memory", no_memory, "Leave memory out");
+  flags.flag("--only-memory", only_memory,
+             "Take two steps by the one recipe and pattern given and print the peak of memory");
+  flags.flag("--json", json, "Print JSON");
+}
+
+void BenchStepArguments::check() const {
+  check_usage([&] {
+    for (const std::string& recipe : recipes) {
+      for (const std::string& pattern : patterns) {
+        Recipe::parse(recipe).check(Pattern::parse(pattern));
+      }
+    }
+    WEFT_CHECK(shape.tokens % shape.context == 0, "{} tokens are not whole sequences of {}",
+               shape.tokens, shape.context);
+    WEFT_CHECK(shape.width % shape.heads == 0, "a width of {} cannot be cut into {} heads",
+               shape.width, shape.heads);
+  });
+}
+
+CommandEntry bench_step_command(Work<BenchStepArguments> work) {
+  return {"bench step", "Whole training steps, recipes against dense",
+          "  weft bench step\n"
+          "  weft bench step --recipe t-sr-ste --recipe s-ste --pattern 2:4 --json\n"
+          "  weft bench step --precision bf16 --pattern 2:4x16 --pattern 2:4x32",
+          command_for(std::move(work))};
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,15 @@
+// What weft-train does: the work of each of its commands, whose arguments are checked.
+#pragma once
+
+#include "cli/train_commands.h"
+
+namespace weft::cli {
+
+int train_work(const TrainArguments& arguments);
+int compare_work(const CompareArguments& arguments);
+int eval_work(const EvalArguments& arguments);
+int recovery_work(const RecoveryArguments& arguments);
+int bench_layer_work(const BenchLayerArguments& arguments);
+int bench_step_work(const BenchStepArguments& arguments);
+
+}  // namespace weft::cli
