@@ -17,20 +17,13 @@
 #include <string>
 #include <vector>
 
+#include "bench/block_shape.h"
 #include "bench/step_times.h"
 #include "weft/core/pattern.h"
 #include "weft/core/precision.h"
 #include "weft/kernel/planner.h"
 
 namespace weft::bench {
-
-struct BlockShape {
-  int64_t tokens = 2048;
-  int64_t width = 768;
-  int64_t hidden = 3072;
-  int64_t context = 256;  // divides tokens
-  int64_t heads = 12;
-};
 
 struct StepPlan {
   BlockShape shape;

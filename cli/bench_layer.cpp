@@ -10,7 +10,7 @@
 namespace weft::cli {
 namespace {
 
-void report(const std::vector<bench::LayerRecord>& records) {
+void print_layer_records(const std::vector<bench::LayerRecord>& records) {
   Table table({"recipe", "pattern", "shape", ">dense ms", ">step ms", ">ratio (spread)", ">mask ms",
                ">pack ms", ">fwd ms", ">bwd_x ms", ">bwd_w ms", ">other ms", ">retained",
                ">bwd kept", "plan"});
@@ -29,7 +29,7 @@ void report(const std::vector<bench::LayerRecord>& records) {
                     threads_text(where.threads), where.compiler, where.commit));
 }
 
-void report_json(const std::vector<bench::LayerRecord>& records) {
+void print_layer_records_json(const std::vector<bench::LayerRecord>& records) {
   const bench::Environment where = bench::environment();
   Json list = Json::array();
   for (const bench::LayerRecord& r : records) {
@@ -73,7 +73,7 @@ int bench_layer_work(const BenchLayerArguments& arguments) {
   Progress progress("measuring", 1000);
   const auto records = bench::bench_layer(plan, [&](double fraction) { progress.reach(fraction); });
   progress.finish();
-  arguments.json ? report_json(records) : report(records);
+  arguments.json ? print_layer_records_json(records) : print_layer_records(records);
   return 0;
 }
 

@@ -31,7 +31,7 @@ double peak_of(const BenchStepArguments& arguments, const std::string& recipe,
 }
 
 // Peak resident memory of each record against dense, each in a process of its own.
-std::vector<double> memory_of(const BenchStepArguments& arguments, Progress& progress) {
+std::vector<double> step_memory(const BenchStepArguments& arguments, Progress& progress) {
   const double dense = peak_of(arguments, "dense", "2:4");
   std::vector<double> ratios;
   const double all = static_cast<double>(arguments.recipes.size() * arguments.patterns.size());
@@ -44,8 +44,8 @@ std::vector<double> memory_of(const BenchStepArguments& arguments, Progress& pro
   return ratios;
 }
 
-void report(const BenchStepArguments& arguments, const bench::StepRecords& found,
-            const std::vector<double>& memory, int torch_threads) {
+void print_step_records(const BenchStepArguments& arguments, const bench::StepRecords& found,
+                        const std::vector<double>& memory, int torch_threads) {
   Table table({"recipe", "pattern", ">dense ms", ">step ms", ">ratio (spread)", ">mask %",
                ">pack %", ">fwd ms", ">bwd_x ms", ">bwd_w ms", ">other ms", ">memory", "plan"});
   for (size_t i = 0; i < found.records.size(); ++i) {
@@ -87,8 +87,8 @@ void report(const BenchStepArguments& arguments, const bench::StepRecords& found
                   threads_text(where.threads), where.compiler, where.commit));
 }
 
-void report_json(const BenchStepArguments& arguments, const bench::StepRecords& found,
-                 const std::vector<double>& memory, int torch_threads) {
+void print_step_records_json(const BenchStepArguments& arguments, const bench::StepRecords& found,
+                             const std::vector<double>& memory, int torch_threads) {
   const bench::Environment where = bench::environment();
   Json list = Json::array();
   for (size_t i = 0; i < found.records.size(); ++i) {
@@ -157,10 +157,10 @@ int bench_step_work(const BenchStepArguments& arguments) {
   const bench::StepRecords found =
       bench::bench_step(plan, [&](double fraction) { progress.reach(0.7 * fraction); });
   std::vector<double> memory;
-  if (!arguments.no_memory) memory = memory_of(arguments, progress);
+  if (!arguments.no_memory) memory = step_memory(arguments, progress);
   progress.finish();
-  arguments.json ? report_json(arguments, found, memory, torch_threads)
-                 : report(arguments, found, memory, torch_threads);
+  arguments.json ? print_step_records_json(arguments, found, memory, torch_threads)
+                 : print_step_records(arguments, found, memory, torch_threads);
   return 0;
 }
 

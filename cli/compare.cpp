@@ -26,12 +26,12 @@ class NotePrinter : public TrainerListener {
 };
 
 // Peak resident bytes of each row, from a few steps in a process of their own.
-std::vector<uint64_t> memory_of(const CompareOptions& options, const CompareResult& result,
-                                const std::string& out) {
+std::vector<uint64_t> run_memory(const CompareOptions& options, const CompareResult& result,
+                                 const std::string& out) {
   std::vector<uint64_t> peaks;
   Progress progress("memory", result.rows.size());
   for (const CompareRow& row : result.rows) {
-    RunOptions run = options.run.resolved();
+    RunOptions run = options.run;
     run.recipe = row.recipe;
     run.pattern = row.pattern.empty() ? "2:4" : row.pattern;
     run.steps = 6;
@@ -42,8 +42,8 @@ std::vector<uint64_t> memory_of(const CompareOptions& options, const CompareResu
   return peaks;
 }
 
-Json json_of(const CompareOptions& options, const CompareResult& result,
-             const std::vector<uint64_t>& memory) {
+Json comparison_json(const CompareOptions& options, const CompareResult& result,
+                     const std::vector<uint64_t>& memory) {
   const bench::Environment where = bench::environment();
   Json rows = Json::array();
   for (size_t i = 0; i < result.rows.size(); ++i) {
@@ -70,7 +70,7 @@ Json json_of(const CompareOptions& options, const CompareResult& result,
   }
   return {{"metric", result.metric},
           {"rows", rows},
-          {"options", options.run.resolved().to_json()},
+          {"options", options.run.to_json()},
           {"seeds", options.seeds},
           {"threads", where.threads},
           {"isa", where.isa},
@@ -78,7 +78,7 @@ Json json_of(const CompareOptions& options, const CompareResult& result,
           {"commit", where.commit}};
 }
 
-void report(const CompareOptions& options, const Json& document) {
+void print_comparison(const CompareOptions& options, const Json& document) {
   const bool loss = document["metric"] == "eval_loss";
   Table table({"recipe", "pattern", loss ? ">eval loss" : ">accuracy %", ">±", ">step vs dense",
                ">memory", ">density", ">flips", "sparse products", "check"});
@@ -109,7 +109,7 @@ void report(const CompareOptions& options, const Json& document) {
       threads_text(where.threads), where.commit));
 }
 
-void report_briefly(const Json& document) {
+void print_comparison_briefly(const Json& document) {
   const bool loss = document["metric"] == "eval_loss";
   Table table({"recipe", "pattern", loss ? ">eval loss" : ">accuracy", ">density",
                "sparse products", ">speed", ">file"});
@@ -147,14 +147,14 @@ int compare_work(const CompareArguments& arguments) {
     stop.end_program();
   }
   std::vector<uint64_t> memory;
-  if (!arguments.no_memory) memory = memory_of(options, *result, arguments.out);
-  const Json document = json_of(options, *result, memory);
+  if (!arguments.no_memory) memory = run_memory(options, *result, arguments.out);
+  const Json document = comparison_json(options, *result, memory);
   write_file_atomically(std::filesystem::path(arguments.out) / "compare.json",
                         document.dump(2) + "\n");
   if (arguments.json) {
     print_json(document);
   } else {
-    arguments.brief ? report_briefly(document) : report(options, document);
+    arguments.brief ? print_comparison_briefly(document) : print_comparison(options, document);
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-// weft: the command line. One file per command. What needs libtorch, whose loading takes longer
+// weft: the command line. One file per command; what needs libtorch, whose loading takes longer
 // than most commands, is in a second program beside this one, weft-train, which weft becomes when
 // it has checked the flags (train_commands.h).
 #include <unistd.h>

@@ -132,6 +132,7 @@ class TrainDisplay : public TrainerListener {
 
 RunOptions options_to_resume(const TrainArguments& arguments) {
   RunOptions options = resume_options(arguments.resume);
+  // Only --threads can have been given.
   if (!arguments.run.given().empty()) options.threads = arguments.run.options().threads;
   return options;
 }

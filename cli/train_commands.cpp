@@ -50,6 +50,10 @@ void declare_patterns(Flags& flags, std::vector<std::string>& patterns, const ch
   flags.texts("--pattern", "N:M[xS]", patterns, help,
               problem_in([](const std::string& text) { Pattern::parse(text); }));
 }
+void declare_data(Flags& flags, std::string& data) {
+  flags.text("--data", "DATA", data, "Other data than the run's",
+             problem_in([](const std::string& text) { DataSpec::parse(text); }));
+}
 void declare_plan(Flags& flags, std::string& plan) {
   flags.text("--plan", "auto|dense|sparse", plan, "Who decides how products are computed",
              problem_in([](const std::string& text) { parse_plan_mode(text); }));
@@ -158,8 +162,7 @@ void EvalArguments::declare(Flags& flags) {
   flags.positional("run", folder, "Folder of a finished run");
   flags.text("--weights", "FILE", weights,
              "Other weights than the run's: what a conversion has made of them");
-  flags.text("--data", "DATA", data, "Other data than the run's",
-             problem_in([](const std::string& text) { DataSpec::parse(text); }));
+  declare_data(flags, data);
   flags.integer("--samples", samples, 0, int64_t{1} << 40, "Test samples; 0: all");
   flags.integer("--threads", threads, 0, kMaxThreads, "Threads; 0: as the run");
   flags.flag("--json", json, "Print JSON");
@@ -177,7 +180,7 @@ void RecoveryArguments::declare(Flags& flags) {
   flags.positional("run", model.folder, "Folder of a finished run, best a dense one");
   declare_patterns(flags, patterns, "Patterns to convert to");
   flags.flag("--transposable", transposable, "N:M along inputs and along outputs");
-  flags.text("--data", "DATA", model.data, "Other data than the run's");
+  declare_data(flags, model.data);
   flags.integer("--samples", model.samples, 1, int64_t{1} << 32,
                 "Training samples to calibrate on");
   flags.flag("--sparse-ends", sparse_ends, "Convert the first and the last layer too");

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/step.h"
+#include "bench/block_shape.h"
 #include "cli/command.h"
 #include "cli/convert.h"
 #include "cli/run_flags.h"

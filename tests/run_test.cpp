@@ -6,6 +6,7 @@
 
 #include "tests/scratch_folder.h"
 #include "tests/support.h"
+#include "weft/train/run/compare_options.h"
 #include "weft/train/run/peak_memory.h"
 #include "weft/train/run/run_folder.h"
 #include "weft/train/run/run_options.h"
@@ -187,6 +188,20 @@ TEST(StepSeconds, NeedsEveryStepOnce) {
 TEST(PeakMemory, IsWhatThisProcessHas) {
   EXPECT_GT(peak_resident_bytes(), uint64_t{1} << 20);
   EXPECT_LT(peak_resident_bytes(), uint64_t{1} << 34);
+}
+
+TEST(CompareOptions, HaveDenseOnceThenPatternsThenRecipesAtTheirOwn) {
+  CompareOptions options;
+  options.recipes = {"dense", "ste", "s-ste@1:8", "sr-ste", "ste@1:4", "ste"};
+  options.patterns = {"2:4", "1:4"};
+  std::vector<std::string> found;
+  for (const CompareEntry& entry : compare_entries(options)) {
+    found.push_back(entry.recipe + "@" + entry.pattern);
+  }
+  EXPECT_EQ(found, (std::vector<std::string>{"dense@", "ste@2:4", "sr-ste@2:4", "ste@1:4",
+                                             "sr-ste@1:4", "s-ste@1:8"}));
+  options.recipes = {"s-ste+gradient=mvue-two-draw"};
+  EXPECT_TRUE(contains(message_of([&] { compare_entries(options); }), "1:4"));
 }
 
 }  // namespace

@@ -90,6 +90,7 @@ TEST_F(TrainCommands, WrongUsageIsOneLineAndLeavesNothing) {
       {{"eval"}, 2, "run is required"},
       {{"eval", out, "--data", "photos"}, 2, "photos"},
       {{"recovery", out, "--pattern", "5:4"}, 2, "5:4"},
+      {{"recovery", out, "--data", "photos"}, 2, "photos"},
       {{"bench", "layer", "--recipe", "sste"}, 2, "known are dense, ste"},
       {{"bench", "layer", "--recipe", "ste+backward=x"}, 2, "accepted are same, bi-mask"},
       {{"bench", "layer", "--recipe", "dense+backward=bi-mask"}, 2, "this one is dense"},
@@ -119,13 +120,19 @@ TEST_F(TrainCommands, HelpShowsFlagsDefaultsAndExamples) {
     EXPECT_TRUE(contains(outcome.out, "Examples:")) << outcome.out;
   }
   EXPECT_TRUE(contains(run({"train", "--help"}).out, "(default: 2:4)"));
+  EXPECT_TRUE(contains(run({"bench", "step", "--help"}).out, "1:8x2"));
 }
 
 TEST_F(TrainCommands, WithoutTorchItsCommandsSaySo) {
   if (has_torch()) GTEST_SKIP() << "built with libtorch";
-  const Outcome outcome = run({"bench", "layer"});
-  EXPECT_EQ(outcome.code, 1);
-  EXPECT_TRUE(contains(outcome.err, "needs libtorch")) << outcome.err;
+  const std::string in = scratch_ / "in.safetensors", out = scratch_ / "out.safetensors";
+  ASSERT_EQ(run({"synth", in, "--width", "64", "--layers", "1"}).code, 0);
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"bench", "layer"}, {"convert", in, out, "--pattern", "2:4", "--model-dir", "x"}}) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_TRUE(contains(outcome.err, "needs libtorch")) << outcome.err;
+  }
 }
 
 }  // namespace

@@ -15,13 +15,15 @@ constexpr int64_t kWeightsPerItem = 1 << 16;
 
 // Four numbers as unsigned integers, to be kept or cleared without asking each of them.
 template <typename T>
-using Four = std::array<std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>, 4>;
+using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+template <typename T>
+using Four = std::array<Bits<T>, 4>;
 
 template <typename T>
 constexpr std::array<Four<T>, 16> kept_by_four_bits() {
   std::array<Four<T>, 16> kept{};
   for (size_t bits = 0; bits < 16; ++bits) {
-    for (size_t k = 0; k < 4; ++k) kept[bits][k] -= (bits >> k) & 1;
+    for (size_t k = 0; k < 4; ++k) kept[bits][k] = ((bits >> k) & 1) != 0 ? ~Bits<T>{0} : 0;
   }
   return kept;
 }
@@ -56,7 +58,7 @@ void for_each_word(const Mask& mask, Copy copy) {
     }
   };
   const int64_t items = (mask.rows() + rows_at_once - 1) / rows_at_once;
-  items == 1 ? item(0) : parallel_for(items, item);
+  parallel_for(items, item);
 }
 
 }  // namespace

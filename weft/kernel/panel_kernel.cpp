@@ -2,8 +2,9 @@
 //
 //   accumulator[v] += value * B[offset + v]        v < V vectors of a row of B
 //
-// Two bounds: a multiply-add can begin when the one before it in its chain is done, four cycles
-// later, so at two a cycle eight chains must be in flight; and there are two loads a cycle.
+// Two bounds, here for AMD Zen 3: a multiply-add can begin when the one before it in its chain is
+// done, four cycles later, so at two a cycle eight chains must be in flight; and there are two
+// loads of vectors a cycle. Other CPUs of these years are not far from that.
 //
 // With R rows that share a pattern each vector of B is loaded once for R multiply-adds, and R * V
 // are in flight. Without sharing every multiply-add has its own load; broadcasts and offsets come
@@ -91,8 +92,8 @@ class FourValues {
   const T* values_;
 };
 
-// One load and four permutations instead of four loads. With AVX-512 permutations take turns with
-// multiply-adds, and nothing would be won.
+// One load and four permutations instead of four loads. Not with AVX-512, where Intel's
+// permutations take turns with multiply-adds (by llvm-mca; no such CPU was at hand).
 #if HWY_TARGET > HWY_AVX3 && HWY_TARGET != HWY_SCALAR
 template <>
 class FourValues<float> {
