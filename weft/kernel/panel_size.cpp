@@ -26,10 +26,12 @@ int l1_bytes() {
   return bytes >= (16 << 10) && bytes <= (512 << 10) ? static_cast<int>(bytes) : 32 << 10;
 }
 
-// Vectors in a row of a panel. With AVX2 (AMD Zen 3), GFLOP/s of the loop alone at the best depth
-// of each: 2:4 61, 72, 67 for 4, 6, 8 vectors; 1:16 54, 55, 49. Two rows that share: 94, 92 for 4,
-// 6; four: 95, 91 for 2, 4. AVX-512 was not at hand: twice the registers, and rows twice as long,
-// which leaves half the depth, so a very sparse matrix takes fewer vectors instead.
+// Vectors in a row of a panel. With AVX2 (AMD Zen 3, 1024 x 768 x 3072): 2:4 35.5 ms with 4 vectors
+// and 33.4 with 6, 1:8 and 1:16 no difference. Two rows that share: 94, 92 GFLOP/s for 4, 6, the
+// loop alone; four: 95, 91 for 2, 4. Vectors of four floats are 8 in a row, whole lines, in two
+// parts; 4 took 47.1 instead of 43.8 ms (512 x 768 x 3072, 2:4, SSE4). AVX-512 was not at hand:
+// twice the registers, and rows twice as long, which leaves half the depth, so a very sparse matrix
+// takes fewer vectors instead.
 int vectors(double density, int share) {
   const bool many_registers = vector_floats() == 16;
   if (share == 1) return many_registers && density <= 0.1 ? 4 : 6;
