@@ -67,7 +67,10 @@ ProductTimes take_turns(Synthetic product) {
   if (has_sparse) product.run_sparse();
   const double dense_once = time_ms(1, [&] { product.run_dense(); });
   const double sparse_once = has_sparse ? time_ms(1, [&] { product.run_sparse(); }) : 0.0;
-  const int samples = dense_once + sparse_once > 100.0 ? 3 : 7;
+  // Small products, which are often near a tie, get some 20 ms; large ones a few samples.
+  const double sample_ms = std::max(dense_once, kSampleMs) + std::max(sparse_once, kSampleMs);
+  const int samples =
+      sample_ms > 100.0 ? 3 : static_cast<int>(std::clamp(20.0 / sample_ms, 7.0, 21.0));
   std::vector<double> dense, sparse, pack, dense_pack;
   for (int i = 0; i < samples; ++i) {
     dense.push_back(time_ms(repeats(dense_once), [&] { product.run_dense(); }));

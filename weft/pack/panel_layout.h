@@ -29,9 +29,9 @@ class PanelLayout {
  public:
   explicit PanelLayout(const PackHeader& header);
 
-  // Work items are 64 cells, or whole blocks of sharing rows that have about as many: whole lines
+  // Work items are 128 cells, or whole blocks of sharing rows that have about as many: whole lines
   // of a transposed operand.
-  static constexpr int64_t kItemCells = 64;
+  static constexpr int64_t kItemCells = 128;
   int64_t cells_per_item() const {
     const int64_t group = header_.group;
     return header_.share == 1 ? kItemCells : group * std::max<int64_t>(1, kItemCells / group);
