@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
@@ -26,17 +28,31 @@ int l1_bytes() {
   return bytes >= (16 << 10) && bytes <= (512 << 10) ? static_cast<int>(bytes) : 32 << 10;
 }
 
-// Vectors in a row of a panel. With AVX2 (AMD Zen 3, 1024 x 768 x 3072): 2:4 35.5 ms with 4 vectors
-// and 33.4 with 6, 1:8 and 1:16 no difference. Two rows that share: 94, 92 GFLOP/s for 4, 6, the
-// loop alone; four: 95, 91 for 2, 4. Vectors of four floats are 8 in a row, whole lines, in two
-// parts; 4 took 47.1 instead of 43.8 ms (512 x 768 x 3072, 2:4, SSE4). AVX-512 was not at hand:
-// twice the registers, and rows twice as long, which leaves half the depth, so a very sparse matrix
-// takes fewer vectors instead.
+// Vectors in a row of a panel. AMD Zen 3 with AVX2, one thread: 2:4 with 4 vectors was a little
+// faster than with 6 on a quiet machine and slower on a busy one (the pack is read more often), 1:8
+// no different, 1:16 3 % faster. Two rows that share: 94, 92 GFLOP/s for 4, 6, the loop alone;
+// four: 95, 91 for 2, 4. Vectors of four floats: 4 instead of 8, which the loop takes in two parts,
+// took 47.1 instead of 43.8 ms (512 x 768 x 3072, 2:4, SSE4).
+//
+// AVX-512 was not at hand. There a value is one more load for its vectors, so more of them are
+// better: by llvm-mca (Ice Lake) the loop reaches 53, 77, 84, 89 % of the peak with 4, 6, 8, 12.
+// But rows are twice as long and panels half as deep, which a sparser matrix feels.
 int vectors(double density, int share) {
-  const bool many_registers = vector_floats() == 16;
-  if (share == 1) return many_registers && density <= 0.1 ? 4 : 6;
+  const int floats = vector_floats();
+  const bool many_registers = floats == 16;
+  if (share == 1 && many_registers) return density > 0.2 ? 8 : 6;
+  if (share == 1) return floats == 4 ? 8 : density > 0.1 ? 6 : 4;
   if (share == 2) return many_registers ? 6 : 4;
   return many_registers ? 4 : 2;
+}
+
+// Panels hold whole groups, and if possible a multiple of four entries of a row: the loop takes
+// four at a time.
+int whole_depth(int depth, double density, int group) {
+  const int keep = std::max(1, static_cast<int>(std::lround(density * group)));
+  const int fours = group * 4 / std::gcd(keep, 4);
+  const int step = fours <= depth ? fours : group;
+  return std::max(depth / step, 1) * step;
 }
 
 }  // namespace
@@ -47,9 +63,8 @@ PackTile tile_for(double density, int share, int group) {
              group);
   constexpr int kLine = 16;  // floats
   const int width = (vectors(density, share) * vector_floats() + kLine - 1) / kLine * kLine;
-  const int budget = density > 0.2 ? l1_bytes() / 8 * 6 : l1_bytes() / 8 * 9;
-  const int depth = std::min(budget, 1 << 16) / (width * 4);
-  return {std::max(depth / group, 1) * group, width};
+  const int budget = std::min(l1_bytes() / 8 * (density > 0.2 ? 6 : 9), 1 << 16);
+  return {whole_depth(budget / (width * 4), density, group), width};
 }
 
 }  // namespace weft
