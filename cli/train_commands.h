@@ -18,7 +18,8 @@
 
 namespace weft::cli {
 
-// Each has declare(), and check(), which throws UsageError if flags do not go together.
+// Each has declare(), and check(), which throws UsageError if flags do not go together, and Error
+// if a file that they name cannot be read.
 struct TrainArguments {
   RunFlags run;
   std::string out, resume;

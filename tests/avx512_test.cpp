@@ -73,6 +73,11 @@ PackedMatrix pack_for_avx512(const SyntheticProduct& product, ProductKind kind,
              : pack_panels_transposed(product.operand(), product.mask(), options);
 }
 
+TEST_F(Avx512Code, TilesAreSound) {
+  const Avx512 avx512;
+  expect_sound_tiles();
+}
+
 TEST_F(Avx512Code, ProductsHaveTheBitsOfAvx2) {
   for (const char* text : {"2:4", "2:4x2", "2:4x4", "1:16"}) {
     const Pattern pattern = Pattern::parse(text);

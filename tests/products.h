@@ -23,6 +23,7 @@
 #include "weft/core/mask.h"
 #include "weft/core/matrix_view.h"
 #include "weft/core/pattern.h"
+#include "weft/kernel/sparse.h"
 #include "weft/pack/pack.h"
 
 // There when the address sanitizer is; null otherwise.
@@ -37,6 +38,19 @@ namespace weft::test {
 inline const std::vector<Pattern> kProductPatterns = {
     {1, 2},  {2, 4}, {1, 4},    {2, 8},    {4, 8},    {1, 16},    {5, 7},
     {3, 64}, {4, 4}, {2, 4, 2}, {1, 4, 4}, {2, 4, 8}, {2, 4, 16}, {1, 2, 32}};
+
+// Of the instruction set in use: panels that offsets of 16 bits reach, whole lines, whole groups.
+inline void expect_sound_tiles() {
+  for (const Pattern& pattern : kProductPatterns) {
+    SCOPED_TRACE(pattern.str() + ", " + current_isa());
+    const PackTile tile = tile_for(pattern);
+    EXPECT_EQ(tile.depth % pattern.group(), 0);
+    EXPECT_GE(tile.depth, 1);
+    EXPECT_EQ(tile.width % 16, 0);
+    EXPECT_LE(tile.depth * tile.width * 4, 1 << 16);
+  }
+  EXPECT_EQ(tile_for(Pattern(2, 4)).depth % 8, 0);  // the loop takes four entries at a time
+}
 
 // ---- drawing
 

@@ -44,8 +44,8 @@ double time_ms(int times, Body body) {
   return (now_ms() - begin) / times;
 }
 
-// A quarter of the way up from the least: what else runs on the machine only ever adds time, and
-// the choice that is made of it is kept.
+// A quarter of the way up from the least (of three, the least): what else runs on the machine only
+// ever adds time, and the choice that is made of it is kept.
 double typical(std::vector<double> values) {
   const auto quarter = values.begin() + static_cast<int64_t>(values.size()) / 4;
   std::nth_element(values.begin(), quarter, values.end());
@@ -71,7 +71,8 @@ ProductTimes take_turns(Synthetic product) {
   const double dense_once = time_ms(1, [&] { product.run_dense(); });
   const double sparse_once = has_sparse ? time_ms(1, [&] { product.run_sparse(); }) : 0.0;
   // Small products, which are often near a tie, get some 20 ms; large ones a few samples.
-  const double sample_ms = std::max(dense_once, kSampleMs) + std::max(sparse_once, kSampleMs);
+  const double sample_ms =
+      std::max(dense_once, kSampleMs) + (has_sparse ? std::max(sparse_once, kSampleMs) : 0.0);
   const int samples =
       sample_ms > 100.0 ? 3 : static_cast<int>(std::clamp(20.0 / sample_ms, 7.0, 21.0));
   std::vector<double> dense, sparse, pack, dense_pack;

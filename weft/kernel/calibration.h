@@ -90,7 +90,7 @@ struct ProductTimes {
 // The shapes on which predictions stand.
 std::span<const LayerShape> model_shapes();
 
-// Times both paths, taking turns; the lower quartile of some samples.
+// Times both paths, taking turns; the lower quartile of some samples, of three the least.
 ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
                              const Arithmetic& arithmetic = {});
 ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern);

@@ -126,7 +126,7 @@ class FourOffsets {
   uint64_t word_;
 };
 
-// The entries of one row in a panel.
+// The entries in a panel of one row, or of a cell of rows that share; Add is for one row.
 template <typename T>
 struct Entries {
   const uint16_t* HWY_RESTRICT offsets;

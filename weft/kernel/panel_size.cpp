@@ -1,6 +1,6 @@
 // How wide and deep a panel of the dense operand is.
 //
-// Width: a few vectors, which stay in registers beside each other (panel_kernel.cpp). Depth: what
+// Width: a few vectors, whose sums stay in registers (panel_kernel.cpp). Depth: what
 // then fits L1, beside the lines of the pack and of C that pass through. A sparser matrix has fewer
 // entries per row of a panel to pay for loading and storing a row of C, so its panels are deeper
 // and narrower, and may be a little larger than L1 would hold at ease.
@@ -31,8 +31,8 @@ int l1_bytes() {
 // Vectors in a row of a panel. AMD Zen 3 with AVX2, one thread: 2:4 with 4 vectors was a little
 // faster than with 6 on a quiet machine and slower on a busy one (the pack is read more often), 1:8
 // no different, 1:16 3 % faster. Two rows that share: 94, 92 GFLOP/s for 4, 6, the loop alone;
-// four: 95, 91 for 2, 4. Vectors of four floats: 4 instead of 8, which the loop takes in two parts,
-// took 47.1 instead of 43.8 ms (512 x 768 x 3072, 2:4, SSE4).
+// four: 95, 91 for 2, 4. Vectors of four floats: 8, which SSE4 takes in two parts, 43.8 ms; 4, 47.1
+// (512 x 768 x 3072, 2:4).
 //
 // AVX-512 was not at hand. There a value is one more load for its vectors, so more of them are
 // better: by llvm-mca (Ice Lake) the loop reaches 53, 77, 84, 89 % of the peak with 4, 6, 8, 12.
@@ -46,13 +46,14 @@ int vectors(double density, int share) {
   return many_registers ? 4 : 2;
 }
 
-// Panels hold whole groups, and if possible a multiple of four entries of a row: the loop takes
-// four at a time.
-int whole_depth(int depth, double density, int group) {
+// Whole groups. Rows that do not share are multiplied four entries at a time, so where it costs
+// little depth they have a multiple of four (ragged rows have what they have).
+int whole_depth(int depth, double density, int share, int group) {
+  const int whole = std::max(depth / group, 1) * group;
   const int keep = std::max(1, static_cast<int>(std::lround(density * group)));
-  const int fours = group * 4 / std::gcd(keep, 4);
-  const int step = fours <= depth ? fours : group;
-  return std::max(depth / step, 1) * step;
+  const int four_entries = group * 4 / std::gcd(keep, 4);
+  const int fours = whole / four_entries * four_entries;
+  return share == 1 && fours * 8 >= whole * 7 ? fours : whole;
 }
 
 }  // namespace
@@ -64,7 +65,7 @@ PackTile tile_for(double density, int share, int group) {
   constexpr int kLine = 16;  // floats
   const int width = (vectors(density, share) * vector_floats() + kLine - 1) / kLine * kLine;
   const int budget = std::min(l1_bytes() / 8 * (density > 0.2 ? 6 : 9), 1 << 16);
-  return {whole_depth(budget / (width * 4), density, group), width};
+  return {whole_depth(budget / (width * 4), density, share, group), width};
 }
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 // Gradients, sampled while they are packed.
 //
-// An item is 64 cells and all tokens, in tiles that stay in the cache. KeptSample has what a tile
+// An item is 128 cells and all tokens, in tiles that stay in the cache. KeptSample has what a tile
 // keeps slot by slot, all cells side by side; a pack has it cell by cell. As every group is full, a
 // cell goes on where the last tile left it.
 #include <algorithm>
@@ -82,9 +82,9 @@ class SampledPacker : public PanelLayout {
     AlignedBuffer<float> turned;
   };
 
-  // Whole draws of random numbers, of 4 groups. With AVX2 (AMD Zen 3), ns per entry with 8, 16, 32
-  // groups: 2:4 2.40, 2.39, 2.45; 1:4 1.76, 1.59, 1.58; 2:4x2 2.10, 2.03, 2.46. More tokens write
-  // more of a cell at once, until tiles no longer fit the cache.
+  // Whole draws of random numbers, of 4 groups. With AVX2 (AMD Zen 3) and 64 cells, ns per entry
+  // with 8, 16, 32 groups: 2:4 2.40, 2.39, 2.45; 1:4 1.76, 1.59, 1.58; 2:4x2 2.10, 2.03, 2.46. More
+  // tokens write more of a cell at once, until tiles no longer fit the cache.
   static int64_t tile_tokens(const PackHeader& header) {
     return int64_t{header.group} * (std::clamp(128 / header.group, 4, 16) / 4 * 4);
   }
