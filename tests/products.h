@@ -50,7 +50,9 @@ inline void expect_sound_tiles() {
     EXPECT_LE(tile.depth * tile.width * 4, 1 << 16);
   }
   // The loop takes four entries at a time; the wide rows of AVX-512 may leave no depth for it.
-  if (!current_isa().starts_with("avx3")) EXPECT_EQ(tile_for(Pattern(1, 16)).depth % 64, 0);
+  if (!current_isa().starts_with("avx3")) {
+    EXPECT_EQ(tile_for(Pattern(1, 16)).depth % 64, 0);
+  }
 }
 
 // ---- drawing
