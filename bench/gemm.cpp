@@ -17,7 +17,7 @@
 #include "weft/kernel/synthetic.h"
 #include "weft/kernel/tile_product.h"
 #include "weft/kernel/tile_unit.h"
-#include "weft/kernel/transpose.h"
+#include "weft/core/transpose.h"
 #include "weft/mask/solver.h"
 #include "weft/pack/tiles.h"
 

@@ -9,7 +9,7 @@
 #include "weft/kernel/dense_conv.h"
 #include "weft/kernel/masked_weight.h"
 #include "weft/kernel/sparse_conv.h"
-#include "weft/kernel/transpose.h"
+#include "weft/core/transpose.h"
 
 namespace weft::test {
 namespace {

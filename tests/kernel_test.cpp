@@ -6,7 +6,7 @@
 #include "tests/linear_problem.h"
 #include "weft/kernel/product.h"
 #include "weft/kernel/sparse.h"
-#include "weft/kernel/transpose.h"
+#include "weft/core/transpose.h"
 
 namespace weft::test {
 namespace {

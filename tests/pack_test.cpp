@@ -6,9 +6,11 @@
 #include <cstring>
 #include <map>
 
+#include "tests/products.h"
 #include "tests/weights.h"
 #include "weft/core/bf16.h"
 #include "weft/mask/solver.h"
+#include "weft/pack/keep_row.h"
 #include "weft/pack/pack.h"
 
 namespace weft {
@@ -131,6 +133,7 @@ void for_each_case(Body body) {
     for (const int64_t rows : {0, 1, 15, 16, 17, 33}) shapes.push_back({rows, 37, 0, 3});
     for (const int64_t cols : edges(pattern.group())) shapes.push_back({5, cols, 0, 0});
     for (const int64_t cols : edges(kTile.depth)) shapes.push_back({18, cols, 0, 1});
+    shapes.push_back({18, 200, 0, 1});  // whole words of a mask in a panel that is deep enough
     for (const int64_t rows : edges(pattern.block())) {
       if (pattern.share() > 1) shapes.push_back({rows, 9, 0, 0});
     }
@@ -244,34 +247,116 @@ TEST(Panel, RoundTrips) {
 }
 
 // One row of panels after the other, one cell after the other, its entries in order of depth.
+void expect_panels_as_described(const Matrix& matrix, const Mask& mask, const Pattern& pattern,
+                                const PackTile& tile) {
+  const PackedMatrix packed = pack_panels(
+      matrix.view(), mask, {pattern, tile, ValueType::kF32, false, matrix.shape.segment});
+  const PanelView view = packed.panel();
+  const auto* values = static_cast<const float*>(view.values);
+  size_t entry = 0;
+  for (int64_t p = 0; p < view.panels; ++p) {
+    for (int64_t cell = 0; cell < view.cells; ++cell) {
+      ASSERT_EQ(view.starts[p * view.cells + cell], entry);
+      const int64_t first = pattern.share() == 1
+                                ? cell
+                                : cell / pattern.group() * pattern.block() + cell % pattern.group();
+      const int64_t begin = tile.depth * p;
+      for (int64_t k = begin; k < std::min(mask.cols(), begin + tile.depth); ++k) {
+        if (first >= mask.rows() || !mask.at(first, k)) continue;
+        ASSERT_EQ(view.offsets[entry], (k - begin) * tile.width * 4);
+        for (int m = 0; m < pattern.share(); ++m) {
+          const int64_t row = first + m * pattern.group();
+          const float expected = row < mask.rows() ? matrix.at(row, k) : 0.0f;
+          ASSERT_EQ(std::bit_cast<uint32_t>(values[entry * pattern.share() + m]),
+                    std::bit_cast<uint32_t>(expected));
+        }
+        ++entry;
+      }
+    }
+  }
+  ASSERT_EQ(view.starts[view.panels * view.cells], entry);
+  ASSERT_EQ(packed.header().entries, static_cast<int64_t>(entry));
+}
+
 TEST(Panel, LiesAsDescribed) {
   for_each_case([](const Matrix& matrix, const Mask& mask, const Pattern& pattern) {
-    const PackedMatrix packed = pack_panels(
-        matrix.view(), mask, {pattern, kTile, ValueType::kF32, false, matrix.shape.segment});
-    const PanelView view = packed.panel();
-    const auto* values = static_cast<const float*>(view.values);
-    size_t entry = 0;
-    for (int64_t p = 0; p < view.panels; ++p) {
-      for (int64_t cell = 0; cell < view.cells; ++cell) {
-        ASSERT_EQ(view.starts[p * view.cells + cell], entry);
-        const int64_t first = pattern.share() == 1 ? cell
-                                                   : cell / pattern.group() * pattern.block() +
-                                                         cell % pattern.group();
-        for (int64_t k = 32 * p; k < std::min(mask.cols(), 32 * (p + 1)); ++k) {
-          if (first >= mask.rows() || !mask.at(first, k)) continue;
-          ASSERT_EQ(view.offsets[entry], (k - 32 * p) * 16 * 4);
-          for (int m = 0; m < pattern.share(); ++m) {
-            const int64_t row = first + m * pattern.group();
-            const float expected = row < mask.rows() ? matrix.at(row, k) : 0.0f;
-            ASSERT_EQ(std::bit_cast<uint32_t>(values[entry * pattern.share() + m]),
-                      std::bit_cast<uint32_t>(expected));
+    for (const PackTile& tile : {kTile, PackTile{150, 48}}) {
+      expect_panels_as_described(matrix, mask, pattern, tile);
+    }
+  });
+}
+
+// ---- what a mask keeps of a row
+
+// A row with a part of a mask of about `density`, and what keep_row() should make of it.
+struct KeptRow {
+  Mask mask;
+  int64_t begin, count;
+  std::vector<float> first, second;
+  std::vector<int64_t> kept;
+
+  KeptRow(int64_t begin, int64_t count, double density, uint64_t stream)
+      : mask(3, begin + count + 5),
+        begin(begin),
+        count(count),
+        first(numbers(count, stream)),
+        second(numbers(count, stream + 1)) {
+    const Rng rng(test_seed(), stream + 2);
+    for (int64_t c = 0; c < mask.cols(); ++c) {
+      mask.set(1, c, rng.uniform(static_cast<uint64_t>(c)) < density);
+      if (c >= begin && c < begin + count && mask.at(1, c)) kept.push_back(c - begin);
+    }
+    if (count > 0) first[0] = std::bit_cast<float>(0x7fa12345);  // a NaN with a payload
+  }
+};
+
+// `more` entries behind the kept ones may be overwritten; those behind them are not.
+void expect_kept(const KeptRow& row, int64_t more) {
+  constexpr uint16_t kUntouched = 54321;
+  const size_t kept = row.kept.size(), room = kept + static_cast<size_t>(more);
+  std::vector<uint16_t> offsets(room + 8, kUntouched);
+  std::vector<float> one(room + 8, -7.0f), two(2 * (room + 8), -7.0f);
+  KeepRow keep{.mask = row.mask,
+               .row = 1,
+               .begin = row.begin,
+               .count = row.count,
+               .offsets = offsets.data(),
+               .step = 192,
+               .room = static_cast<int64_t>(room)};
+  keep_row(keep, row.first.data(), one.data());
+  keep.offsets = nullptr;
+  keep_two_rows(keep, row.first.data(), row.second.data(), two.data());
+  const auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };
+  for (size_t i = 0; i < kept; ++i) {
+    const auto k = static_cast<size_t>(row.kept[i]);
+    ASSERT_EQ(offsets[i], static_cast<uint16_t>(k * 192)) << i;
+    ASSERT_EQ(bits(one[i]), bits(row.first[k])) << i;
+    ASSERT_EQ(bits(two[2 * i]), bits(row.first[k])) << i;
+    ASSERT_EQ(bits(two[2 * i + 1]), bits(row.second[k])) << i;
+  }
+  for (size_t i = room; i < room + 8; ++i) {
+    ASSERT_EQ(offsets[i], kUntouched) << i - room << " behind the room";
+    ASSERT_EQ(one[i], -7.0f) << i - room << " behind the room";
+    ASSERT_EQ(two[2 * i], -7.0f) << i - room << " behind the room";
+  }
+}
+
+TEST(KeepRow, TakesWhatIsKeptAndWritesNowhereElse) {
+  test::for_each_isa([](const std::string& isa) {
+    uint64_t stream = 900;
+    for (const int64_t begin : {0, 64, 37}) {
+      for (const int64_t count : {0, 1, 7, 63, 64, 65, 127, 128, 200, 342}) {
+        for (const double density : {0.0, 0.06, 0.125, 0.25, 0.5, 0.9, 1.0}) {
+          const KeptRow row(begin, count, density, stream += 3);
+          for (const int64_t more : {0, 1, 5, 8, 100}) {
+            SCOPED_TRACE(fmt::format("{}: columns {} to {}, density {}, {} more", isa, begin,
+                                     begin + count, density, more));
+            expect_kept(row, more);
+            if (::testing::Test::HasFatalFailure()) return;
           }
-          ++entry;
         }
       }
     }
-    ASSERT_EQ(view.starts[view.panels * view.cells], entry);
-    ASSERT_EQ(packed.header().entries, static_cast<int64_t>(entry));
   });
 }
 

@@ -18,10 +18,12 @@ uint64_t low_bits(int count) { return count == 64 ? ~uint64_t{0} : (uint64_t{1} 
 void transpose_block(std::array<uint64_t, 64>& block) {
   uint64_t low = 0x00000000ffffffff;  // the lower half of every 2 * size bits
   for (size_t size = 32; size > 0; size /= 2, low ^= low << size) {
-    for (size_t r = 0; r < 64; r = ((r | size) + 1) & ~size) {
-      const uint64_t change = ((block[r] >> size) ^ block[r | size]) & low;
-      block[r] ^= change << size;
-      block[r | size] ^= change;
+    for (size_t upper = 0; upper < 64; upper += 2 * size) {
+      for (size_t r = upper; r < upper + size; ++r) {
+        const uint64_t change = ((block[r] >> size) ^ block[r + size]) & low;
+        block[r] ^= change << size;
+        block[r + size] ^= change;
+      }
     }
   }
 }

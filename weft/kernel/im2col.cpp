@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "weft/kernel/transpose.h"
+#include "weft/core/transpose.h"
 
 namespace weft {
 namespace {

@@ -13,7 +13,7 @@
 #include "weft/core/bits.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
-#include "weft/kernel/transpose.h"
+#include "weft/core/transpose.h"
 
 #ifndef WEFT_KERNEL_MASKED_JOB_
 #define WEFT_KERNEL_MASKED_JOB_

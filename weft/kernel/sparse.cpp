@@ -9,7 +9,7 @@
 #include "weft/kernel/product.h"
 #include "weft/kernel/small_batch.h"
 #include "weft/kernel/tile_product.h"
-#include "weft/kernel/transpose.h"
+#include "weft/core/transpose.h"
 
 namespace weft {
 namespace {

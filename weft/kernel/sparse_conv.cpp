@@ -7,7 +7,7 @@
 #include "weft/core/parallel.h"
 #include "weft/kernel/im2col.h"
 #include "weft/kernel/product.h"
-#include "weft/kernel/transpose.h"
+#include "weft/core/transpose.h"
 
 namespace weft {
 namespace {

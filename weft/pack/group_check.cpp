@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "weft/core/bits.h"
+#include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 
@@ -28,10 +29,8 @@ class WordCounter {
     return keep_ < static_cast<uint64_t>(group_) &&
            ((counts(word) + tops_ - ones_ - ones_ * keep_) & tops_) != 0;
   }
-  // No group keeps fewer.
-  bool full(uint64_t word) const {
-    return ((counts(word) + tops_ - ones_ * keep_) & tops_) == tops_;
-  }
+  // Every group keeps as many.
+  bool full(uint64_t word) const { return counts(word) == ones_ * keep_; }
 
  private:
   // The kept of every group, in its field.
@@ -69,13 +68,15 @@ bool any_in_row(const Mask& mask, int64_t row, const Pattern& pattern, int64_t s
   return false;
 }
 
-// The lowest row for which `bad` holds; rows() if there is none.
+// The lowest row for which `bad` holds; rows() if there is none. The mask has columns.
 template <typename Bad>
-int64_t first_row_where(int64_t rows, Bad bad) {
-  constexpr int64_t kRowsPerItem = 64;
+int64_t first_row_where(const Mask& mask, Bad bad) {
+  constexpr int64_t kWeightsPerItem = 1 << 18;  // about 10 us: worth another thread
+  const int64_t rows = mask.rows();
+  const int64_t rows_per_item = std::max<int64_t>(1, kWeightsPerItem / mask.cols());
   std::atomic<int64_t> first{rows};
-  parallel_for((rows + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item) {
-    for (int64_t r = item * kRowsPerItem; r < std::min(rows, (item + 1) * kRowsPerItem); ++r) {
+  parallel_for(ceil_div(rows, rows_per_item), [&](int64_t item) {
+    for (int64_t r = item * rows_per_item; r < std::min(rows, (item + 1) * rows_per_item); ++r) {
       if (!bad(r)) continue;
       int64_t seen = first.load();
       while (r < seen && !first.compare_exchange_weak(seen, r)) {
@@ -90,7 +91,7 @@ int64_t first_row_where(int64_t rows, Bad bad) {
 int64_t first_unlike_row(const Mask& mask, const Pattern& pattern) {
   if (pattern.share() == 1 || mask.cols() == 0) return mask.rows();
   const int64_t words = (mask.cols() + 63) / 64;
-  return first_row_where(mask.rows(), [&](int64_t row) {
+  return first_row_where(mask, [&](int64_t row) {
     if (row % pattern.block() < pattern.group()) return false;
     const uint64_t* above = mask.row_words(row - pattern.group());
     return !std::equal(above, above + words, mask.row_words(row));
@@ -105,7 +106,7 @@ std::optional<CrowdedGroup> crowded_group(const Mask& mask, const Pattern& patte
   if (mask.cols() == 0) return found;  // a header from outside may name any number of empty rows
   const WordCounter counter(pattern);
   const auto crowded = [&](int64_t, int, int kept) { return kept > pattern.keep(); };
-  const int64_t row = first_row_where(mask.rows(), [&](int64_t r) {
+  const int64_t row = first_row_where(mask, [&](int64_t r) {
     return any_in_row(
         mask, r, pattern, segment, counter.tiles(),
         [&](uint64_t bits) { return counter.crowded(bits); }, crowded);
@@ -123,12 +124,12 @@ std::optional<CrowdedGroup> crowded_group(const Mask& mask, const Pattern& patte
 bool every_group_is_full(const Mask& mask, const Pattern& pattern, int64_t segment) {
   if (mask.cols() == 0) return true;
   const WordCounter counter(pattern);
-  return first_row_where(mask.rows(), [&](int64_t r) {
+  return first_row_where(mask, [&](int64_t r) {
            return any_in_row(
                mask, r, pattern, segment, counter.tiles(),
                [&](uint64_t bits) { return !counter.full(bits); },
                [&](int64_t, int width, int kept) {
-                 return kept < std::min(width, pattern.keep());
+                 return kept != std::min(width, pattern.keep());
                });
          }) == mask.rows();
 }

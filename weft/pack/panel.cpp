@@ -14,8 +14,10 @@
 #include "weft/core/bits.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
+#include "weft/core/transpose.h"
 #include "weft/mask/row_order.h"
 #include "weft/pack/group_check.h"
+#include "weft/pack/keep_row.h"
 #include "weft/pack/largest_of.h"
 #include "weft/pack/pack.h"
 #include "weft/pack/panel_layout.h"
@@ -53,8 +55,7 @@ class PanelPacker : public PanelLayout {
       if (rows.count == 0) continue;
       for (int64_t p = 0; p < panels_; ++p) {
         int kept = 0;
-        for_each_word(mask, rows.first_row, p,
-                      [&](int64_t, uint64_t bits) { kept += popcount64(bits); });
+        for_each_word(mask, rows.first_row, p, [&](uint64_t bits) { kept += popcount64(bits); });
         starts_[static_cast<size_t>(p * cells_ + cell)] = static_cast<uint32_t>(kept);
       }
     }
@@ -63,107 +64,135 @@ class PanelPacker : public PanelLayout {
   // The entries of the cells of one item.
   void fill(const MaskRows& mask, const Weights& weights, int64_t item,
             PackedMatrix& packed) const {
-    const PackSections parts = sections_of(header_);
-    std::byte* bytes = packed.mutable_bytes().data();
-    auto* offsets = reinterpret_cast<uint16_t*>(bytes + parts.indices);
-    if (header_.value_type == ValueType::kF32) {
-      auto* values = reinterpret_cast<float*>(bytes + parts.values);
-      if (!rounded_) {
-        return fill_as(mask, weights, item, offsets, values, [](float value) { return value; });
+    const bool transposed = weights.depth_step != 1;
+    const int64_t cells_at_once = transposed ? cells_turned_at_once() : cells_per_item();
+    for (int64_t p = 0; p < panels_; ++p) {
+      Weights in_panel = weights;
+      in_panel.data += panel_begin(p) * weights.depth_step;
+      const int64_t end = starts_[slot(p, item_end(item))];
+      for (int64_t cell = item_begin(item); cell < item_end(item); cell += cells_at_once) {
+        const Cells cells{p, cell, std::min(item_end(item), cell + cells_at_once), end};
+        fill_cells(mask, transposed ? turned(in_panel, cells) : in_panel, cells, packed);
       }
-      fill_as(mask, weights, item, offsets, values,
-              [](float value) { return to_float(to_bf16(value)); });
-    } else {
-      fill_as(mask, weights, item, offsets, reinterpret_cast<uint16_t*>(bytes + parts.values),
-              float_to_bf16);
     }
   }
 
  private:
-  // Calls body(depth in the panel of the first bit, bits) for every 64 of a row in a panel.
+  struct Cells {
+    int64_t panel;
+    int64_t begin, end;
+    int64_t entries_end;  // from here on entries are somebody else's
+  };
+
+  size_t slot(int64_t panel, int64_t cell) const {
+    return static_cast<size_t>(panel * cells_ + cell);
+  }
+  int64_t panel_depth(int64_t panel) const { return panel_end(panel) - panel_begin(panel); }
+  int64_t row_stride() const { return int64_t{header_.tile_depth} + 8; }  // no power of two
+
+  // Whole lines of a transposed operand, and whole blocks of sharing rows.
+  int64_t cells_turned_at_once() const {
+    constexpr int64_t kRows = 128;
+    const int64_t group = header_.group, share = header_.share;
+    return share == 1 ? kRows : group * std::max<int64_t>(1, kRows / (group * share));
+  }
+
+  // Calls body(bits) for every 64 of a row in a panel.
   template <typename Body>
   void for_each_word(const MaskRows& mask, int64_t row, int64_t panel, Body body) const {
-    const int64_t begin = panel_begin(panel), end = panel_end(panel);
-    for (int64_t k = begin; k < end; k += 64) {
-      body(k - begin, mask.bits(row, k, static_cast<int>(std::min<int64_t>(64, end - k))));
+    const int64_t end = panel_end(panel);
+    for (int64_t k = panel_begin(panel); k < end; k += 64) {
+      body(mask.bits(row, k, static_cast<int>(std::min<int64_t>(64, end - k))));
     }
   }
 
-  template <typename T, typename Convert>
-  void fill_as(const MaskRows& mask, const Weights& weights, int64_t item, uint16_t* offsets,
-               T* values, Convert convert) const {
-    AlignedBuffer<float> lines;
-    for (int64_t p = 0; p < panels_; ++p) {
-      Weights in_panel = weights;
-      in_panel.data += panel_begin(p) * weights.depth_step;
-      if (weights.depth_step != 1) in_panel = gather(in_panel, item, p, lines);
-      for (int64_t cell = item_begin(item); cell < item_end(item); ++cell) {
-        fill_cell(mask, in_panel, cell, p, offsets, values, convert);
-      }
-    }
-  }
-
-  // The part of a transposed operand that an item needs of a panel, copied side by side. As they
-  // lie, its lines are a row of the operand apart, often a power of two, and would fall into the
-  // same few sets of the cache.
-  Weights gather(const Weights& in_panel, int64_t item, int64_t panel,
-                 AlignedBuffer<float>& lines) const {
-    const int64_t first = members(item_begin(item)).first_row;
+  // What the cells need of a transposed operand, row by row.
+  Weights turned(const Weights& in_panel, const Cells& cells) const {
+    thread_local AlignedBuffer<float> rows;
+    const int64_t first = members(cells.begin).first_row;
     int64_t last = first;
-    for (int64_t cell = item_begin(item); cell < item_end(item); ++cell) {
+    for (int64_t cell = cells.begin; cell < cells.end; ++cell) {
       if (members(cell).count > 0) last = std::max(last, members(cell).last_row());
     }
-    const int64_t width = last - first + 1;
-    const int64_t stride = width + 4;  // no power of two either
-    lines.reserve(static_cast<size_t>(stride * header_.tile_depth));
-    for (int64_t k = 0; k < panel_end(panel) - panel_begin(panel); ++k) {
-      std::memcpy(lines.data() + k * stride, in_panel.data + k * in_panel.depth_step + first,
-                  static_cast<size_t>(width) * sizeof(float));
-    }
-    return {lines.data() - first, 1, stride};
+    const int64_t width = last - first + 1, stride = row_stride();
+    rows.reserve(static_cast<size_t>(width * stride));
+    transpose({.from = in_panel.data + first,
+               .from_stride = in_panel.depth_step,
+               .rows = panel_depth(cells.panel),
+               .cols = width,
+               .to = rows.data(),
+               .to_stride = stride});
+    return {rows.data() - first * stride, stride, 1};
   }
 
-  // One walk over the bits for the offset and all members: they have the same mask.
-  template <typename T, typename Convert>
-  void fill_cell(const MaskRows& mask, const Weights& in_panel, int64_t cell, int64_t panel,
-                 uint16_t* offsets, T* values, Convert convert) const {
-    const Members rows = members(cell);
-    if (rows.count == 0) return;
-    const int64_t first = starts_[static_cast<size_t>(panel * cells_ + cell)];
-    const int64_t line = int64_t{header_.tile_width} * 4;
-    const float* from = in_panel.data + rows.first_row * in_panel.row_step;
-    const int64_t step = rows.stride * in_panel.row_step;
-    // Of members that are there, and of all: constants for the patterns that train best.
-    const auto walk = [&](auto count, auto share, auto weight) {
-      uint16_t* offset = offsets + first;
-      T* value = values + first * share;
-      for_each_word(mask, rows.first_row, panel, [&](int64_t k, uint64_t bits) {
-        for (; bits != 0; bits &= bits - 1) {
-          const int64_t at = k + std::countr_zero(bits);
-          *offset++ = static_cast<uint16_t>(at * line);
-          for (int64_t m = 0; m < count; ++m) *value++ = convert(weight(m, at));
-          // Past the last row nobody looks at the product.
-          for (int64_t m = count; m < share; ++m) *value++ = T{};
-        }
-      });
-    };
-    constexpr std::integral_constant<int64_t, 1> kOne;
-    constexpr std::integral_constant<int64_t, 2> kTwo;
-    if (!row_order_.empty()) {
-      std::array<const float*, Pattern::kMaxShare> members{};
-      for (int64_t m = 0; m < rows.count; ++m) {
-        const auto place = static_cast<size_t>(rows.first_row + m * rows.stride);
-        members[static_cast<size_t>(m)] = in_panel.data + row_order_[place] * in_panel.row_step;
-      }
-      return walk(rows.count, int64_t{header_.share},
-                  [&](int64_t m, int64_t at) { return members[static_cast<size_t>(m)][at]; });
+  void fill_cells(const MaskRows& mask, const Weights& in_panel, const Cells& cells,
+                  PackedMatrix& packed) const {
+    const PackSections parts = sections_of(header_);
+    std::byte* bytes = packed.mutable_bytes().data();
+    auto* offsets = reinterpret_cast<uint16_t*>(bytes + parts.indices);
+    std::byte* values = bytes + parts.values;
+    for (int64_t cell = cells.begin; cell < cells.end; ++cell) {
+      const Members rows = members(cell);
+      if (rows.count == 0) continue;
+      const int64_t first = starts_[slot(cells.panel, cell)];
+      const int64_t count = starts_[slot(cells.panel, cell) + 1] - first;
+      const KeepRow keep{.mask = mask.mask,
+                         .row = rows.first_row - mask.first,
+                         .begin = panel_begin(cells.panel),
+                         .count = panel_end(cells.panel) - panel_begin(cells.panel),
+                         .offsets = offsets + first,
+                         .step = int64_t{header_.tile_width} * 4,
+                         .room = cells.entries_end - first};
+      const auto skipped = static_cast<size_t>(first * header_.share);
+      fill_values(keep, in_panel, rows, count, values + skipped * value_bytes(header_.value_type));
     }
-    const auto weight = [&](int64_t m, int64_t at) {
-      return from[at * in_panel.depth_step + m * step];
-    };
-    if (header_.share == 1) return walk(kOne, kOne, weight);
-    if (header_.share == 2 && rows.count == 2) return walk(kTwo, kTwo, weight);
-    walk(rows.count, int64_t{header_.share}, weight);
+  }
+
+  // Of one cell, to [count, share] values, and its offsets.
+  void fill_values(const KeepRow& keep, const Weights& in_panel, const Members& rows, int64_t count,
+                   std::byte* to) const {
+    const int64_t share = header_.share;
+    if (header_.value_type == ValueType::kBf16) {
+      const float* kept = kept_of_members(keep, in_panel, rows, count);
+      auto* values = reinterpret_cast<Bf16*>(to);
+      return transpose_into({kept, row_stride(), share, count, values, share}, nullptr, 0.0f);
+    }
+    auto* values = reinterpret_cast<float*>(to);
+    if (share == 1) {
+      keep_row(keep, row_of(in_panel, rows, 0), values);
+    } else if (share == 2 && rows.count == 2) {
+      keep_two_rows(keep, row_of(in_panel, rows, 0), row_of(in_panel, rows, 1), values);
+    } else {
+      const float* kept = kept_of_members(keep, in_panel, rows, count);
+      transpose({kept, row_stride(), share, count, values, share});
+    }
+    if (!rounded_) return;
+    for (int64_t i = 0; i < count * share; ++i) values[i] = to_float(to_bf16(values[i]));
+  }
+
+  const float* row_of(const Weights& in_panel, const Members& rows, int64_t member) const {
+    const int64_t place = rows.first_row + member * rows.stride;
+    const int64_t row = row_order_.empty() ? place : row_order_[static_cast<size_t>(place)];
+    return in_panel.data + row * in_panel.row_step;
+  }
+
+  // [share, count], rows row_stride() apart.
+  const float* kept_of_members(KeepRow keep, const Weights& in_panel, const Members& rows,
+                               int64_t count) const {
+    thread_local AlignedBuffer<float> kept;
+    const int64_t stride = row_stride();
+    kept.reserve(static_cast<size_t>(header_.share * stride));
+    keep.room = std::min(keep.room, stride);
+    for (int64_t m = 0; m < header_.share; ++m) {
+      if (m < rows.count) {
+        keep_row(keep, row_of(in_panel, rows, m), kept.data() + m * stride);
+      } else {  // past the last row: nobody looks at the product
+        std::fill_n(kept.data() + m * stride, count, 0.0f);
+      }
+      keep.offsets = nullptr;  // they are the same for all
+      keep.room = stride;
+    }
+    return kept.data();
   }
 
   std::span<const int64_t> row_order_;  // weights then lie row by row: depth_step is 1
@@ -180,14 +209,20 @@ void put_order(std::span<const int64_t> order, PackedMatrix& packed) {
 PackedMatrix pack_masked(const Weights& weights, const Mask& mask, const PanelOptions& options,
                          PackedMatrix reuse) {
   const PackHeader header = panel_header(mask.rows(), mask.cols(), options);
-  if (!options.ragged) require_groups(mask, options.pattern, header.segment);
   require_row_order(options.row_order, mask.rows(), "row order of a pack");
   Mask moved;
   if (!options.row_order.empty()) moved = in_row_order(mask, options.row_order);
   const MaskRows rows{options.row_order.empty() ? mask : moved};
   require_sharing(rows.mask, options.pattern);
   PanelPacker packer(header, options);
-  parallel_for(packer.items(), [&](int64_t item) { packer.count(rows, item); });
+  const bool full = !options.ragged && packer.has_whole_groups() &&
+                    every_group_is_full(mask, options.pattern, header.segment);
+  if (full) {
+    packer.count_full();
+  } else {
+    if (!options.ragged) require_groups(mask, options.pattern, header.segment);
+    parallel_for(packer.items(), [&](int64_t item) { packer.count(rows, item); });
+  }
   PackedMatrix packed = packer.allocate(std::move(reuse));
   put_order(options.row_order, packed);
   parallel_for(packer.items(), [&](int64_t item) { packer.fill(rows, weights, item, packed); });

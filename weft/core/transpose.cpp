@@ -1,13 +1,13 @@
-// Tiles of 8 x 8 (4 x 4 where vectors are shorter) in registers. The inner loop runs along the rows
-// of `from`, so that only as many lines are open as a tile has rows: strides are often powers of
-// two, and more lines would fall into the same set of the cache.
+// Tiles of 8 x 8 (4 x 4 where vectors are shorter, and of the last rows) in registers. The inner
+// loop runs along the rows of `from`, so that only as many lines are open as a tile has rows:
+// strides are often powers of two, and more lines would fall into the same set of the cache.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "weft/kernel/transpose.cpp"
+#define HWY_TARGET_INCLUDE "weft/core/transpose.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
-#include "weft/kernel/bf16-inl.h"
-#include "weft/kernel/transpose.h"
+#include "weft/core/bf16-inl.h"
+#include "weft/core/transpose.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -15,32 +15,31 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-using D = hn::CappedTag<float, 8>;
-using Vec = hn::VFromD<D>;
+using Eight = hn::CappedTag<float, 8>;
+using Four = hn::CappedTag<float, 4>;
+template <class D>
 constexpr int kTile = static_cast<int>(hn::MaxLanes(D()));
 
 // rows[r] becomes column r of what they were.
-HWY_INLINE void TransposeRegisters(Vec (&rows)[kTile]) {
-#if HWY_TARGET == HWY_SCALAR
-  (void)rows;
-#else
-  const D d;
+template <class D, class Vec = hn::VFromD<D>>
+HWY_INLINE void TransposeRegisters([[maybe_unused]] D d, [[maybe_unused]] Vec (&rows)[kTile<D>]) {
+#if HWY_TARGET != HWY_SCALAR
   const hn::RepartitionToWide<D> d64;
   const auto wide = [&](Vec v) { return hn::BitCast(d64, v); };
-  Vec pairs[kTile];
+  Vec pairs[kTile<D>];
   HWY_UNROLL(8)
-  for (int r = 0; r < kTile; r += 2) {
+  for (int r = 0; r < kTile<D>; r += 2) {
     pairs[r] = hn::InterleaveLower(d, rows[r], rows[r + 1]);
     pairs[r + 1] = hn::InterleaveUpper(d, rows[r], rows[r + 1]);
   }
   HWY_UNROLL(8)
-  for (int r = 0; r < kTile; r += 4) {
+  for (int r = 0; r < kTile<D>; r += 4) {
     rows[r] = hn::BitCast(d, hn::InterleaveLower(d64, wide(pairs[r]), wide(pairs[r + 2])));
     rows[r + 1] = hn::BitCast(d, hn::InterleaveUpper(d64, wide(pairs[r]), wide(pairs[r + 2])));
     rows[r + 2] = hn::BitCast(d, hn::InterleaveLower(d64, wide(pairs[r + 1]), wide(pairs[r + 3])));
     rows[r + 3] = hn::BitCast(d, hn::InterleaveUpper(d64, wide(pairs[r + 1]), wide(pairs[r + 3])));
   }
-  if constexpr (kTile == 8) {
+  if constexpr (kTile<D> == 8) {
     HWY_UNROLL(8)
     for (int r = 0; r < 4; ++r) {
       const Vec low = rows[r], high = rows[r + 4];
@@ -51,10 +50,22 @@ HWY_INLINE void TransposeRegisters(Vec (&rows)[kTile]) {
 #endif
 }
 
-HWY_INLINE Vec Load(const float* from) { return hn::LoadU(D(), from); }
-HWY_INLINE Vec Load(const Bf16* from) { return LoadBf16(D(), from); }
-HWY_INLINE void Store(Vec v, float* to) { hn::StoreU(v, D(), to); }
-HWY_INLINE void Store(Vec v, Bf16* to) { StoreBf16(D(), v, to); }
+template <class D>
+HWY_INLINE hn::VFromD<D> LoadAs(D d, const float* from) {
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::VFromD<D> LoadAs(D d, const Bf16* from) {
+  return LoadBf16(d, from);
+}
+template <class D>
+HWY_INLINE void StoreAs(D d, hn::VFromD<D> v, float* to) {
+  hn::StoreU(v, d, to);
+}
+template <class D>
+HWY_INLINE void StoreAs(D d, hn::VFromD<D> v, Bf16* to) {
+  StoreBf16(d, v, to);
+}
 
 HWY_INLINE float One(float from) { return from; }
 HWY_INLINE float One(Bf16 from) { return to_float(from); }
@@ -70,20 +81,20 @@ HWY_INLINE const From* RowOf(const TurnOf<From, To>& t, int64_t row) {
   }
 }
 
-template <bool kBias, bool kAdd, bool kScattered, typename From, typename To>
-HWY_INLINE void TurnTile(const TurnOf<From, To>& t, int64_t row, int64_t col, const float* bias) {
-  [[maybe_unused]] const D d;
-  Vec rows[kTile];
+template <bool kBias, bool kAdd, bool kScattered, class D, typename From, typename To>
+HWY_INLINE void TurnTile(D d, const TurnOf<From, To>& t, int64_t row, int64_t col,
+                         const float* bias) {
+  hn::VFromD<D> rows[kTile<D>];
   HWY_UNROLL(8)
-  for (int r = 0; r < kTile; ++r) rows[r] = Load(RowOf<kScattered>(t, row + r) + col);
-  TransposeRegisters(rows);
+  for (int r = 0; r < kTile<D>; ++r) rows[r] = LoadAs(d, RowOf<kScattered>(t, row + r) + col);
+  TransposeRegisters(d, rows);
   HWY_UNROLL(8)
-  for (int c = 0; c < kTile; ++c) {
+  for (int c = 0; c < kTile<D>; ++c) {
     To* to = t.to + (col + c) * t.to_stride + row;
-    Vec v = rows[c];
+    auto v = rows[c];
     if constexpr (kBias) v = hn::Add(v, hn::LoadU(d, bias + row));
-    if constexpr (kAdd) v = hn::Add(v, Load(to));
-    Store(v, to);
+    if constexpr (kAdd) v = hn::Add(v, LoadAs(d, to));
+    StoreAs(d, v, to);
   }
 }
 
@@ -96,23 +107,38 @@ HWY_INLINE void TurnOne(const TurnOf<From, To>& t, int64_t row, int64_t col, con
   StoreOne(v, to);
 }
 
-// kAlongFrom: whether the inner loop runs along the rows of `from`, or along those of `to`.
-template <bool kBias, bool kAdd, bool kAlongFrom, bool kScattered, typename From, typename To>
-HWY_NOINLINE void TurnAll(const TurnOf<From, To>& t, const float* bias) {
-  const int64_t rows = t.rows / kTile * kTile, cols = t.cols / kTile * kTile;
+// Rows [first, last), whole tiles of them; kAlongFrom: whether the inner loop runs along the rows
+// of `from`, or along those of `to`.
+template <bool kBias, bool kAdd, bool kAlongFrom, bool kScattered, class D, typename From,
+          typename To>
+HWY_INLINE void TurnRows(D d, const TurnOf<From, To>& t, int64_t first, int64_t last,
+                         const float* bias) {
+  constexpr int64_t kStep = kTile<D>;
+  const int64_t cols = t.cols / kStep * kStep;
   if constexpr (kAlongFrom) {
-    for (int64_t r = 0; r < rows; r += kTile) {
-      for (int64_t c = 0; c < cols; c += kTile) TurnTile<kBias, kAdd, kScattered>(t, r, c, bias);
+    for (int64_t r = first; r < last; r += kStep) {
+      for (int64_t c = 0; c < cols; c += kStep) TurnTile<kBias, kAdd, kScattered>(d, t, r, c, bias);
     }
   } else {
-    for (int64_t c = 0; c < cols; c += kTile) {
-      for (int64_t r = 0; r < rows; r += kTile) TurnTile<kBias, kAdd, kScattered>(t, r, c, bias);
+    for (int64_t c = 0; c < cols; c += kStep) {
+      for (int64_t r = first; r < last; r += kStep) {
+        TurnTile<kBias, kAdd, kScattered>(d, t, r, c, bias);
+      }
     }
   }
-  for (int64_t r = 0; r < t.rows; ++r) {
-    for (int64_t c = r < rows ? cols : 0; c < t.cols; ++c) {
-      TurnOne<kBias, kAdd, kScattered>(t, r, c, bias);
-    }
+  for (int64_t r = first; r < last; ++r) {
+    for (int64_t c = cols; c < t.cols; ++c) TurnOne<kBias, kAdd, kScattered>(t, r, c, bias);
+  }
+}
+
+template <bool kBias, bool kAdd, bool kAlongFrom, bool kScattered, typename From, typename To>
+HWY_NOINLINE void TurnAll(const TurnOf<From, To>& t, const float* bias) {
+  const int64_t eights = t.rows / kTile<Eight> * kTile<Eight>;
+  const int64_t fours = t.rows / kTile<Four> * kTile<Four>;
+  TurnRows<kBias, kAdd, kAlongFrom, kScattered>(Eight(), t, 0, eights, bias);
+  TurnRows<kBias, kAdd, kAlongFrom, kScattered>(Four(), t, eights, fours, bias);
+  for (int64_t r = fours; r < t.rows; ++r) {
+    for (int64_t c = 0; c < t.cols; ++c) TurnOne<kBias, kAdd, kScattered>(t, r, c, bias);
   }
 }
 

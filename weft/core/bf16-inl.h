@@ -1,10 +1,10 @@
 // Vectors of floats from and to bfloat16 in memory, with the rounding of core/bf16.h. For sources
 // that Highway compiles for several instruction sets: included once for each of them.
-#if defined(WEFT_KERNEL_BF16_INL) == defined(HWY_TARGET_TOGGLE)
-#ifdef WEFT_KERNEL_BF16_INL
-#undef WEFT_KERNEL_BF16_INL
+#if defined(WEFT_CORE_BF16_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef WEFT_CORE_BF16_INL
+#undef WEFT_CORE_BF16_INL
 #else
-#define WEFT_KERNEL_BF16_INL
+#define WEFT_CORE_BF16_INL
 #endif
 
 #include <hwy/highway.h>
