@@ -346,7 +346,7 @@ TEST(Planner, MeasuresWhereTheModelIsNotSure) {
   for (const ProductPlan& one : plan.products) {
     EXPECT_TRUE(one.measured) << one.reason;
     const double ratio = one.times.dense / (one.times.sparse + one.times.pack);
-    EXPECT_EQ(one.choice == Choice::kSparse, ratio > 1.03) << one.reason;
+    EXPECT_EQ(one.choice == Choice::kSparse, ratio > sparse_margin(one.times.dense)) << one.reason;
   }
   EXPECT_TRUE(contains(read(path), "70x60x50")) << "what was measured is not kept";
 }
@@ -578,7 +578,7 @@ TEST(Planner, MeasuresConvolutionsAndKeepsTheTimes) {
   for (const ProductPlan& one : plan.products) {
     EXPECT_TRUE(one.measured && !one.predicted) << one.reason;
     const double ratio = one.times.dense / (one.times.sparse + one.times.pack);
-    EXPECT_EQ(one.choice == Choice::kSparse, ratio > 1.03) << one.reason;
+    EXPECT_EQ(one.choice == Choice::kSparse, ratio > sparse_margin(one.times.dense)) << one.reason;
   }
   EXPECT_EQ(plan[Product::kBackwardData].kind, ProductKind::kBackwardDataRagged);
   EXPECT_TRUE(contains(read(path), "fwd/2:4/2x8x6x5:12x3x3,stride=2x1,pad=1,groups=2"));

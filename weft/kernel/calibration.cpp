@@ -7,12 +7,14 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <sstream>
 
 #include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
 #include "weft/core/json.h"
+#include "weft/core/median.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
 #include "weft/core/version.h"
@@ -29,7 +31,7 @@ constexpr std::array kModelShapes = {LayerShape{32, 64, 64}, LayerShape{128, 128
                                      LayerShape{1024, 1024, 1024}};
 
 // Of what is timed: raised when a kernel's speed changes, so that old times are forgotten.
-constexpr int kKernelSpeeds = 5;
+constexpr int kKernelSpeeds = 6;
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(
@@ -37,16 +39,15 @@ double now_ms() {
       .count();
 }
 
-template <typename Body>
-double time_ms(int times, Body body) {
+double time_ms(int times, const std::function<void()>& body) {
   const double begin = now_ms();
   for (int i = 0; i < times; ++i) body();
   return (now_ms() - begin) / times;
 }
 
 // A quarter of the way up from the least (of three, the least): what else runs on the machine only
-// ever adds time, and the choice that is made of it is kept.
-double typical(std::vector<double> values) {
+// ever adds time.
+double lower_quartile(std::vector<double> values) {
   const auto quarter = values.begin() + static_cast<int64_t>(values.size()) / 4;
   std::nth_element(values.begin(), quarter, values.end());
   return *quarter;
@@ -58,37 +59,61 @@ double weights_packed(ProductKind kind, const LayerShape& shape) {
          static_cast<double>(kind == ProductKind::kBackwardWeight ? shape.tokens : shape.ins);
 }
 
+// How often a body that took `once` runs for a sample: a quarter of a millisecond.
+constexpr double kSampleMs = 0.25;
+int repeats(double once) {
+  return static_cast<int>(std::clamp(kSampleMs / std::max(once, 1e-6), 1.0, 1000.0));
+}
+
+// One of the bodies that take turns.
+class Timed {
+ public:
+  explicit Timed(std::function<void()> body) : body_(std::move(body)) {
+    body_();  // the first call sets up more than it computes
+    once_ = time_ms(1, body_);
+  }
+
+  double once() const { return once_; }
+  void sample() { samples_.push_back(time_ms(repeats(once_), body_)); }
+  const std::vector<double>& samples() const { return samples_; }
+  // The median of what it takes of the other's time, in the same turn: the speed of a machine
+  // changes by half from one moment to the next, and both would not be hit alike.
+  double share_of(const Timed& other) const {
+    std::vector<double> shares;
+    for (size_t i = 0; i < samples_.size(); ++i) shares.push_back(samples_[i] / other.samples_[i]);
+    return median(shares);
+  }
+
+ private:
+  std::function<void()> body_;
+  double once_ = 0.0;
+  std::vector<double> samples_;
+};
+
 // Both paths of a SyntheticProduct or SyntheticConv.
 template <typename Synthetic>
 ProductTimes take_turns(Synthetic product) {
-  constexpr double kSampleMs = 0.5;
-  const auto repeats = [&](double once) {
-    return static_cast<int>(std::clamp(kSampleMs / std::max(once, 1e-6), 1.0, 1000.0));
-  };
-  const bool has_sparse = product.has_sparse();
-  product.run_dense();  // the first call of either sets up more than it computes
-  if (has_sparse) product.run_sparse();
-  const double dense_once = time_ms(1, [&] { product.run_dense(); });
-  const double sparse_once = has_sparse ? time_ms(1, [&] { product.run_sparse(); }) : 0.0;
-  // Small products, which are often near a tie, get some 20 ms; large ones a few samples.
-  const double sample_ms =
-      std::max(dense_once, kSampleMs) + (has_sparse ? std::max(sparse_once, kSampleMs) : 0.0);
-  const int samples =
-      sample_ms > 100.0 ? 3 : static_cast<int>(std::clamp(20.0 / sample_ms, 7.0, 21.0));
-  std::vector<double> dense, sparse, pack, dense_pack;
-  for (int i = 0; i < samples; ++i) {
-    dense.push_back(time_ms(repeats(dense_once), [&] { product.run_dense(); }));
-    dense_pack.push_back(time_ms(1, [&] { product.pack_dense(); }));
-    if (!has_sparse) continue;
-    sparse.push_back(time_ms(repeats(sparse_once), [&] { product.run_sparse(); }));
-    pack.push_back(time_ms(1, [&] { product.pack(); }));
+  std::vector<Timed> all;
+  all.emplace_back([&] { product.run_dense(); });
+  all.emplace_back([&] { product.pack_dense(); });
+  if (product.has_sparse()) {
+    all.emplace_back([&] { product.run_sparse(); });
+    all.emplace_back([&] { product.pack(); });
   }
-  ProductTimes times{typical(dense), ProductTimes::kNever, 0.0, typical(dense_pack)};
-  if (has_sparse) {
-    times.sparse = typical(sparse);
-    times.pack = typical(pack);
+  // Small products, which are often near a tie, get some 30 ms; large ones a few samples.
+  double turn_ms = 0.0;
+  for (const Timed& one : all) turn_ms += std::max(one.once(), kSampleMs);
+  const int turns = turn_ms > 100.0 ? 3 : static_cast<int>(std::clamp(30.0 / turn_ms, 7.0, 31.0));
+  for (int i = 0; i < turns; ++i) {
+    for (Timed& one : all) one.sample();
   }
-  return times;
+  const Timed& dense = all[0];
+  const double dense_ms = lower_quartile(dense.samples());
+  const bool sparse = product.has_sparse();
+  return {.dense = dense_ms,
+          .sparse = sparse ? dense_ms * all[2].share_of(dense) : ProductTimes::kNever,
+          .pack = sparse ? dense_ms * all[3].share_of(dense) : 0.0,
+          .dense_pack = dense_ms * all[1].share_of(dense)};
 }
 
 // Which CPU, as the system calls it.

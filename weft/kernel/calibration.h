@@ -90,7 +90,8 @@ struct ProductTimes {
 // The shapes on which predictions stand.
 std::span<const LayerShape> model_shapes();
 
-// Times both paths, taking turns; the lower quartile of some samples, of three the least.
+// Times both paths, taking turns: of dense the lower quartile of some samples (of three the least),
+// of the rest the median of what it takes of dense in the same turn.
 ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
                              const Arithmetic& arithmetic = {});
 ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern);

@@ -11,6 +11,7 @@
 
 #include "weft/core/aligned_buffer.h"
 #include "weft/core/bits.h"
+#include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/core/transpose.h"
@@ -221,7 +222,16 @@ KeptEntries::KeptEntries(const Mask& mask, const Pattern& pattern)
       }
     }
   };
-  parallel_for(rows_, [&](int64_t row) {
+  // As many rows at a time as are worth another thread: some 20 us.
+  constexpr int64_t kWeightsPerItem = 1 << 15;
+  const int64_t rows_per_item = std::max<int64_t>(1, kWeightsPerItem / std::max<int64_t>(1, cols_));
+  const auto for_each_row = [&](auto body) {
+    parallel_for(ceil_div(rows_, rows_per_item), [&](int64_t item) {
+      const int64_t end = std::min(rows_, (item + 1) * rows_per_item);
+      for (int64_t row = item * rows_per_item; row < end; ++row) body(row);
+    });
+  };
+  for_each_row([&](int64_t row) {
     for_each_bits(row, [&](size_t at, int64_t, uint64_t bits) {
       starts_[at + 1] += static_cast<uint32_t>(popcount64(bits));
     });
@@ -233,7 +243,7 @@ KeptEntries::KeptEntries(const Mask& mask, const Pattern& pattern)
     start = static_cast<uint32_t>(size);
   }
   index_.resize(size);
-  parallel_for(rows_, [&](int64_t row) {
+  for_each_row([&](int64_t row) {
     size_t current = SIZE_MAX;
     uint32_t next = 0;
     const auto finish = [&] {

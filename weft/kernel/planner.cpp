@@ -154,7 +154,8 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
       predicted.add(one, calibration_.predict(plan.kind, request.shape, request.pattern, one));
     }
     plan.predicted = plan.times = predicted.best();
-    if (predicted.clear()) return predicted.contest();
+    const bool small = predicted.contest().dense_ms < kSmallProductMs;
+    if (!small && predicted.clear()) return predicted.contest();
   }
   Race measured(packs);
   for (const Arithmetic& one : all) {
@@ -187,7 +188,7 @@ ProductPlan Planner::decide(const Request& request, Product product) {
   } else {
     const double packs = packs_per_product(request.products_per_pack, plan.kind);
     const Contest contest = time(request, packs, plan);
-    const bool sparse = contest.ratio() > kSparseMargin;
+    const bool sparse = contest.ratio() > sparse_margin(contest.dense_ms);
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
     plan.arithmetic = sparse ? contest.sparse : contest.dense;
     plan.reason =

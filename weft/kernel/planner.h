@@ -9,9 +9,10 @@
 // It decides from a measured model: for the instruction set, the number of threads, the kind of
 // product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
 // calibration.h), and times of other shapes are interpolated. Where the model sees less than a
-// clear difference, or does not cover the shape, the shape itself is measured; so is every
-// convolution. Sparse is chosen only if it wins with its packing counted in. Products are timed
-// again and again, so weights that fit a cache come from there; from memory, streams win by more.
+// clear difference, or does not cover the shape, the shape itself is measured; so is every small
+// product, which takes no time, and every convolution. Sparse is chosen only if it wins with its
+// packing counted in. Products are timed again and again, so weights that fit a cache come from
+// there; from memory, streams win by more.
 //
 // A run that is to be repeated to the bit saves the plans and gives them back: see `saved`.
 #pragma once
@@ -85,8 +86,13 @@ struct LayerPlan {
   }
 };
 
-// A product runs sparse if dense time / (sparse time + packing) is above it: a tie is no reason.
-inline constexpr double kSparseMargin = 1.03;
+// A product runs sparse if dense time / (sparse time + packing) is above it: a tie is no reason. Nor
+// is a small gain of a small product: what else a machine does slows packing by more than it slows
+// multiplying, and a choice that was right when it was made should stay right.
+inline constexpr double kSparseMargin = 1.03, kSmallProductMargin = 1.2, kSmallProductMs = 1.0;
+constexpr double sparse_margin(double dense_ms) {
+  return dense_ms < kSmallProductMs ? kSmallProductMargin : kSparseMargin;
+}
 
 enum class PlanMode : uint8_t { kAuto, kDense, kSparse };
 PlanMode parse_plan_mode(std::string_view text);  // "auto", "dense", "sparse"
