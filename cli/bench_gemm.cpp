@@ -1,5 +1,7 @@
 // weft bench gemm: the sparse products against the best dense one.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "bench/environment.h"
@@ -89,6 +91,7 @@ class BenchGemmCommand : public Command {
       print("\n! the dense product stayed below 80 % of the peak: something disturbed the run\n");
     }
     print("\n" + geometric_means(records));
+    print(choices_text(records));
     report_environment(records);
   }
 
@@ -128,6 +131,25 @@ class BenchGemmCommand : public Command {
       table.add(cells);
     }
     return order.empty() ? "" : table.str() + "\n";
+  }
+
+  // What the planner made of it: packing counted in, as it does, unless weights never change.
+  static std::string choices_text(const std::vector<bench::GemmRecord>& records) {
+    int planned = 0, sparse = 0;
+    double least = std::numeric_limits<double>::infinity();
+    for (const bench::GemmRecord& r : records) {
+      if (!r.plan) continue;
+      ++planned;
+      if (!r.plan->starts_with("sparse")) continue;
+      ++sparse;
+      least = std::min(least, r.dense_ms / (r.sparse_ms + (r.arithmetic.stream ? 0 : r.pack_ms)));
+    }
+    return fmt::format("planner: sparse in {} of {} products{}\n", sparse, planned,
+                       sparse == 0
+                           ? ""
+                           : fmt::format(", dense time / (sparse time + packing) there {:.2f} "
+                                         "or more",
+                                         least));
   }
 
   static void report_environment(const std::vector<bench::GemmRecord>& records) {
