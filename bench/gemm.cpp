@@ -12,13 +12,13 @@
 #include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
 #include "weft/core/parallel.h"
+#include "weft/core/transpose.h"
 #include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/small_batch.h"
 #include "weft/kernel/sparse.h"
 #include "weft/kernel/synthetic.h"
 #include "weft/kernel/tile_product.h"
 #include "weft/kernel/tile_unit.h"
-#include "weft/core/transpose.h"
 #include "weft/mask/solver.h"
 #include "weft/pack/tiles.h"
 
@@ -288,8 +288,7 @@ Dense turned_product(const LayerShape& shape) {
           }};
 }
 
-// The same of bf16 operands. They are kept by the products themselves. A gradient is computed
-// without masking it.
+// The same of bf16 operands. They are kept by the products themselves.
 std::vector<Dense> bf16_products(ProductKind any_kind, const LayerShape& shape) {
   const ProductKind kind =
       any_kind == ProductKind::kBackwardWeightMasked ? ProductKind::kBackwardWeight : any_kind;
@@ -332,16 +331,20 @@ const Dense& fastest_of(const std::vector<Dense>& list, bool cold = false) {
   return *fastest;
 }
 
-// A masked gradient is masked after the dense product, too.
 Dense fastest_dense(ProductKind kind, SyntheticProduct& product, bool cold = false) {
   const std::vector<Dense> list = dense_products(kind, product);
   for (const Dense& dense : list) {
     dense.run();
     check_result(dense.name, kind, product, product.operand());
   }
-  Dense fastest = fastest_of(list, cold);
-  if (kind != ProductKind::kBackwardWeightMasked) return fastest;
-  return {fastest.name, [run = fastest.run, &product] {
+  return fastest_of(list, cold);
+}
+
+// A masked gradient is masked after the dense product; it then stands in `product`, or another
+// matrix of its size does.
+Dense with_masking(ProductKind kind, Dense dense, SyntheticProduct& product) {
+  if (kind != ProductKind::kBackwardWeightMasked) return dense;
+  return {dense.name, [run = std::move(dense.run), &product] {
             run();
             masked_copy(product.result().data, product.mask(), product.result().data);
           }};
@@ -367,9 +370,9 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
   const bool fp32 = plan.precision == Precision::kFp32;
   SyntheticProduct& any = list.front().contender->product();
   const bool cold = list.front().record.arithmetic.stream;
-  const Dense dense =
-      fp32 ? fastest_dense(kind, any, cold) : fastest_of(bf16_products(kind, shape));
-  const Dense dense_fp32 = fp32 ? Dense() : fastest_dense(kind, any);
+  const Dense dense = with_masking(
+      kind, fp32 ? fastest_dense(kind, any, cold) : fastest_of(bf16_products(kind, shape)), any);
+  const Dense dense_fp32 = fp32 ? Dense() : with_masking(kind, fastest_dense(kind, any), any);
   std::vector<double> dense_ms, dense_fp32_ms;
   const auto time_dense = [&] {
     dense_ms.push_back(cold ? cold_ms(dense.run) : time_ms(dense.run));

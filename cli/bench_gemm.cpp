@@ -133,7 +133,8 @@ class BenchGemmCommand : public Command {
     return order.empty() ? "" : table.str() + "\n";
   }
 
-  // What the planner made of it: packing counted in, as it does, unless weights never change.
+  // How the planner's choices fare: packing of the sparse operand counted in, unless weights never
+  // change.
   static std::string choices_text(const std::vector<bench::GemmRecord>& records) {
     int planned = 0, sparse = 0;
     double least = std::numeric_limits<double>::infinity();

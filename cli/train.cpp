@@ -54,8 +54,8 @@ void print_layers(const std::vector<PlannedLayer>& layers) {
   if (ratios) {
     print(fmt::format(
         "\nA product is sparse where dense time / (sparse time + packing), the figure beside it, "
-        "is above {}\n({} where dense takes less than {} ms); layers that are not sparse all the time "
-        "are dense in between.\n",
+        "is above {}\n(above {} if it takes less than {} ms and there is packing); layers that are "
+        "not sparse all\nthe time are dense in between.\n",
         kSparseMargin, kSmallProductMargin, kSmallProductMs));
   }
   for (const std::string& arithmetic : arithmetics) print(fmt::format("\n{}\n", arithmetic));

@@ -19,6 +19,7 @@ endif()
 # Headers that only weft's own sources include stay at home.
 install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
   PATTERN byte_source.h EXCLUDE
+  PATTERN keep_row.h EXCLUDE
   PATTERN read_file.h EXCLUDE
   PATTERN tensor_entries.h EXCLUDE
   PATTERN algorithms.h EXCLUDE

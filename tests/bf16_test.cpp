@@ -4,12 +4,12 @@
 
 #include "tests/linear_problem.h"
 #include "weft/core/parallel.h"
+#include "weft/core/transpose.h"
 #include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/dense.h"
 #include "weft/kernel/dense_conv.h"
 #include "weft/kernel/masked_weight.h"
 #include "weft/kernel/sparse_conv.h"
-#include "weft/core/transpose.h"
 
 namespace weft::test {
 namespace {

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "tests/linear_problem.h"
+#include "weft/core/transpose.h"
 #include "weft/kernel/product.h"
 #include "weft/kernel/sparse.h"
-#include "weft/core/transpose.h"
 
 namespace weft::test {
 namespace {

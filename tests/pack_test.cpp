@@ -310,34 +310,35 @@ struct KeptRow {
   }
 };
 
-// `more` entries behind the kept ones may be overwritten; those behind them are not.
-void expect_kept(const KeptRow& row, int64_t more) {
+// Two rows and one, with offsets and without. `more` entries behind the kept ones may be
+// overwritten; those behind them are not.
+void expect_kept(const KeptRow& row, int64_t more, bool with_offsets) {
   constexpr uint16_t kUntouched = 54321;
   const size_t kept = row.kept.size(), room = kept + static_cast<size_t>(more);
-  std::vector<uint16_t> offsets(room + 8, kUntouched);
-  std::vector<float> one(room + 8, -7.0f), two(2 * (room + 8), -7.0f);
-  KeepRow keep{.mask = row.mask,
-               .row = 1,
-               .begin = row.begin,
-               .count = row.count,
-               .offsets = offsets.data(),
-               .step = 192,
-               .room = static_cast<int64_t>(room)};
-  keep_row(keep, row.first.data(), one.data());
-  keep.offsets = nullptr;
-  keep_two_rows(keep, row.first.data(), row.second.data(), two.data());
   const auto bits = [](float value) { return std::bit_cast<uint32_t>(value); };
-  for (size_t i = 0; i < kept; ++i) {
-    const auto k = static_cast<size_t>(row.kept[i]);
-    ASSERT_EQ(offsets[i], static_cast<uint16_t>(k * 192)) << i;
-    ASSERT_EQ(bits(one[i]), bits(row.first[k])) << i;
-    ASSERT_EQ(bits(two[2 * i]), bits(row.first[k])) << i;
-    ASSERT_EQ(bits(two[2 * i + 1]), bits(row.second[k])) << i;
-  }
-  for (size_t i = room; i < room + 8; ++i) {
-    ASSERT_EQ(offsets[i], kUntouched) << i - room << " behind the room";
-    ASSERT_EQ(one[i], -7.0f) << i - room << " behind the room";
-    ASSERT_EQ(two[2 * i], -7.0f) << i - room << " behind the room";
+  for (const size_t rows : {1, 2}) {
+    SCOPED_TRACE(fmt::format("{} rows", rows));
+    std::vector<uint16_t> offsets(room + 8, kUntouched);
+    std::vector<float> values(rows * (room + 8), -7.0f);
+    const KeepRow keep{.mask = row.mask,
+                       .row = 1,
+                       .begin = row.begin,
+                       .count = row.count,
+                       .offsets = with_offsets ? offsets.data() : nullptr,
+                       .step = 192,
+                       .room = static_cast<int64_t>(room)};
+    rows == 1 ? keep_row(keep, row.first.data(), values.data())
+              : keep_two_rows(keep, row.first.data(), row.second.data(), values.data());
+    for (size_t i = 0; i < kept; ++i) {
+      const auto k = static_cast<size_t>(row.kept[i]);
+      ASSERT_EQ(offsets[i], with_offsets ? static_cast<uint16_t>(k * 192) : kUntouched) << i;
+      ASSERT_EQ(bits(values[rows * i]), bits(row.first[k])) << i;
+      ASSERT_EQ(bits(values[rows * i + rows - 1]), bits((rows == 1 ? row.first : row.second)[k]));
+    }
+    for (size_t i = room; i < room + 8; ++i) ASSERT_EQ(offsets[i], kUntouched) << i - room;
+    for (size_t i = rows * room; i < values.size(); ++i) {
+      ASSERT_EQ(values[i], -7.0f) << i - rows * room << " behind the room";
+    }
   }
 }
 
@@ -351,7 +352,8 @@ TEST(KeepRow, TakesWhatIsKeptAndWritesNowhereElse) {
           for (const int64_t more : {0, 1, 5, 8, 100}) {
             SCOPED_TRACE(fmt::format("{}: columns {} to {}, density {}, {} more", isa, begin,
                                      begin + count, density, more));
-            expect_kept(row, more);
+            expect_kept(row, more, /*with_offsets=*/true);
+            expect_kept(row, more, /*with_offsets=*/false);
             if (::testing::Test::HasFatalFailure()) return;
           }
         }
@@ -387,16 +389,19 @@ TEST(Panel, TransposedIsThePackOfTheTranspose) {
 TEST(Panel, TransposableMasksPackBothWays) {
   for (const std::string text : {"2:4", "4:8", "1:4", "2:4x2", "2:4x4"}) {
     const Pattern pattern = Pattern::parse(text);
-    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{64, 96}, {30, 41}, {4, 8}}) {
+    for (const auto& [rows, cols] :
+         {std::pair<int64_t, int64_t>{64, 96}, {30, 41}, {4, 8}, {64, 300}, {300, 150}}) {
       SCOPED_TRACE(fmt::format("{} {} x {}", text, rows, cols));
       const Matrix matrix({rows, cols}, 77);
       const Mask mask = find_mask(solver("exact"), matrix.values.data(), {rows, cols, 1}, pattern);
-      const PanelOptions options{pattern, kTile};
-      expect_round_trip(matrix, mask, pack_panels(matrix.view(), mask, options));
       const Matrix other = transposed(matrix);
-      const PackedMatrix packed = pack_panels_transposed(matrix.view(), mask, options);
-      expect_round_trip(other, mask.transposed(), packed);
-      EXPECT_TRUE(same_bytes(packed, pack_panels(other.view(), mask.transposed(), options)));
+      for (const PackTile& tile : {kTile, PackTile{128, 16}}) {
+        const PanelOptions options{pattern, tile};
+        expect_round_trip(matrix, mask, pack_panels(matrix.view(), mask, options));
+        const PackedMatrix packed = pack_panels_transposed(matrix.view(), mask, options);
+        expect_round_trip(other, mask.transposed(), packed);
+        EXPECT_TRUE(same_bytes(packed, pack_panels(other.view(), mask.transposed(), options)));
+      }
     }
   }
 }
@@ -434,11 +439,13 @@ TEST(ByMagnitude, NamesTheWeightThatIsNotFinite) {
 
 TEST(Threads, DoNotChangeAByte) {
   const ThreadsGuard guard;
-  for (const std::string text : {"2:4", "5:7", "1:4x4"}) {
+  for (const std::string text : {"2:4", "5:7", "1:4x4", "2:4x2"}) {
     const Pattern pattern = Pattern::parse(text);
     const Matrix matrix({331, 265}, 9);
-    const Mask mask = thinned(largest(matrix, pattern), pattern, 4);
+    const Mask full = largest(matrix, pattern), mask = thinned(full, pattern, 4);
     const PanelOptions options{pattern, kTile};
+    const PanelOptions deep{pattern,
+                            {128, 16}};  // whole words of a mask, which items must not share
     const PanelOptions ragged{pattern.share() == 1 ? pattern : Pattern(1, 4), kTile,
                               ValueType::kBf16, true};
     const auto all = [&] {
@@ -446,6 +453,11 @@ TEST(Threads, DoNotChangeAByte) {
       packed.push_back(pack_panels(matrix.view(), mask, options));
       packed.push_back(pack_panels_transposed(matrix.view(), mask, ragged));
       packed.push_back(pack_panels_by_magnitude(matrix.view(), options));
+      packed.push_back(pack_panels(matrix.view(), full, deep));
+      packed.push_back(pack_panels(matrix.view(), mask, deep));
+      packed.push_back(pack_panels_by_magnitude(matrix.view(), deep));
+      packed.push_back(pack_panels_transposed(
+          matrix.view(), full, {Pattern(1, 4), {128, 16}, ValueType::kF32, /*ragged=*/true}));
       packed.push_back(pack_stream(matrix.view(), mask, pattern, ValueType::kF32));
       packed.push_back(pack_stream_by_magnitude(matrix.view(), pattern, ValueType::kBf16));
       return packed;

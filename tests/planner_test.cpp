@@ -342,13 +342,33 @@ TEST(Planner, MeasuresWhereTheModelIsNotSure) {
   const fs::path path = folder / "calibration.json";
   write_model(path, 1.0);
   Planner planner(PlanMode::kAuto, path);
-  const LayerPlan plan = planner.plan({.shape = {70, 60, 50}, .pattern = Pattern(2, 4)});
+  const LayerPlan plan = planner.plan({.shape = {140, 120, 100}, .pattern = Pattern(2, 4)});
   for (const ProductPlan& one : plan.products) {
+    EXPECT_GT(one.predicted->dense, 1.0) << "small: it would be measured in any case";
     EXPECT_TRUE(one.measured) << one.reason;
     const double ratio = one.times.dense / (one.times.sparse + one.times.pack);
-    EXPECT_EQ(one.choice == Choice::kSparse, ratio > sparse_margin(one.times.dense)) << one.reason;
+    EXPECT_EQ(one.choice == Choice::kSparse, ratio > sparse_margin(one.times.dense, true))
+        << one.reason;
   }
-  EXPECT_TRUE(contains(read(path), "70x60x50")) << "what was measured is not kept";
+  EXPECT_TRUE(contains(read(path), "140x120x100")) << "what was measured is not kept";
+}
+
+TEST(Planner, MeasuresSmallProductsHoweverSureTheModelIs) {
+  const ScratchFolder folder;
+  const fs::path path = folder / "calibration.json";
+  write_model(path, 0.5);
+  Planner planner(PlanMode::kAuto, path);
+  const LayerPlan plan = planner.plan({.shape = {70, 60, 50}, .pattern = Pattern(2, 4)});
+  for (const ProductPlan& one : plan.products) {
+    EXPECT_LT(one.predicted->dense, 1.0);
+    EXPECT_TRUE(one.measured) << one.reason;
+  }
+}
+
+TEST(Planner, WantsSmallProductsToWinByMore) {
+  EXPECT_EQ(sparse_margin(0.99, /*packs=*/true), 1.2);
+  EXPECT_EQ(sparse_margin(1.0, /*packs=*/true), 1.03);
+  EXPECT_EQ(sparse_margin(0.01, /*packs=*/false), 1.03);
 }
 
 TEST(Planner, CountsPackingAsOftenAsItHappens) {
@@ -578,7 +598,8 @@ TEST(Planner, MeasuresConvolutionsAndKeepsTheTimes) {
   for (const ProductPlan& one : plan.products) {
     EXPECT_TRUE(one.measured && !one.predicted) << one.reason;
     const double ratio = one.times.dense / (one.times.sparse + one.times.pack);
-    EXPECT_EQ(one.choice == Choice::kSparse, ratio > sparse_margin(one.times.dense)) << one.reason;
+    EXPECT_EQ(one.choice == Choice::kSparse, ratio > sparse_margin(one.times.dense, true))
+        << one.reason;
   }
   EXPECT_EQ(plan[Product::kBackwardData].kind, ProductKind::kBackwardDataRagged);
   EXPECT_TRUE(contains(read(path), "fwd/2:4/2x8x6x5:12x3x3,stride=2x1,pad=1,groups=2"));

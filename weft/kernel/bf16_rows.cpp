@@ -7,8 +7,8 @@
 #include <array>
 
 #include "weft/core/aligned_buffer.h"
-#include "weft/core/parallel.h"
 #include "weft/core/bf16-inl.h"
+#include "weft/core/parallel.h"
 #include "weft/kernel/bf16_rows.h"
 
 HWY_BEFORE_NAMESPACE();

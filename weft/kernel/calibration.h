@@ -91,7 +91,8 @@ struct ProductTimes {
 std::span<const LayerShape> model_shapes();
 
 // Times both paths, taking turns: of dense the lower quartile of some samples (of three the least),
-// of the rest the median of what it takes of dense in the same turn.
+// of the rest the median of what it takes of dense in the same turn. Operands are warm: who packs
+// weights that an optimiser has just been through pays more.
 ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
                              const Arithmetic& arithmetic = {});
 ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern);

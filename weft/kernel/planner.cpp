@@ -188,7 +188,7 @@ ProductPlan Planner::decide(const Request& request, Product product) {
   } else {
     const double packs = packs_per_product(request.products_per_pack, plan.kind);
     const Contest contest = time(request, packs, plan);
-    const bool sparse = contest.ratio() > sparse_margin(contest.dense_ms);
+    const bool sparse = contest.ratio() > sparse_margin(contest.dense_ms, packs > 0);
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
     plan.arithmetic = sparse ? contest.sparse : contest.dense;
     plan.reason =

@@ -86,12 +86,14 @@ struct LayerPlan {
   }
 };
 
-// A product runs sparse if dense time / (sparse time + packing) is above it: a tie is no reason. Nor
-// is a small gain of a small product: what else a machine does slows packing by more than it slows
-// multiplying, and a choice that was right when it was made should stay right.
-inline constexpr double kSparseMargin = 1.03, kSmallProductMargin = 1.2, kSmallProductMs = 1.0;
-constexpr double sparse_margin(double dense_ms) {
-  return dense_ms < kSmallProductMs ? kSmallProductMargin : kSparseMargin;
+// A product runs sparse if dense time / (sparse time + packing) is above it: a tie is no reason.
+// Nor is a small gain of a small product that has to be packed for: what else a machine does slows
+// packing by more than multiplying, and a choice that was right when it was made should stay right.
+inline constexpr double kSparseMargin = 1.03;
+inline constexpr double kSmallProductMargin = 1.2;
+inline constexpr double kSmallProductMs = 1.0;
+constexpr double sparse_margin(double dense_ms, bool packs) {
+  return packs && dense_ms < kSmallProductMs ? kSmallProductMargin : kSparseMargin;
 }
 
 enum class PlanMode : uint8_t { kAuto, kDense, kSparse };

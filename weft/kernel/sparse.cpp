@@ -5,11 +5,11 @@
 #include <type_traits>
 
 #include "weft/core/error.h"
+#include "weft/core/transpose.h"
 #include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/product.h"
 #include "weft/kernel/small_batch.h"
 #include "weft/kernel/tile_product.h"
-#include "weft/core/transpose.h"
 
 namespace weft {
 namespace {

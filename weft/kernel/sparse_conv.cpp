@@ -5,9 +5,9 @@
 
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
+#include "weft/core/transpose.h"
 #include "weft/kernel/im2col.h"
 #include "weft/kernel/product.h"
-#include "weft/core/transpose.h"
 
 namespace weft {
 namespace {

@@ -29,10 +29,9 @@ class PanelLayout {
  public:
   explicit PanelLayout(const PackHeader& header);
 
-  // Work items are 128 cells, or whole blocks of sharing rows that have about as many: whole lines
-  // of a transposed operand. AMD Zen 3, one thread, least of 15, 64 and 128 cells: transposed packs
-  // of 3072 x 768 3.81 and 3.38 ms (2:4), 2.43 and 2.07 (2:4x2), 2.16 and 1.76 (1:16); sampled ones
-  // 2.57 and 2.50 ns per entry (2:4), 2.15 and 2.18 (2:4x2), 1.89 and 1.69 (1:16).
+  // Work items are 128 cells, or whole blocks of sharing rows that have about as many. AMD Zen 3,
+  // one thread, least of 15, 64 and 128 cells: sampled packs 2.57 and 2.50 ns per entry (2:4), 2.15
+  // and 2.18 (2:4x2), 1.89 and 1.69 (1:16).
   static constexpr int64_t kItemCells = 128;
   int64_t cells_per_item() const {
     const int64_t group = header_.group;
