@@ -41,8 +41,11 @@ endfunction()
 # What is tested, not the tests: they would take longer to build than everything else.
 function(weft_sanitize target)
   if(WEFT_SANITIZE)
-    # With a sanitizer g++ takes much in libstdc++ and LEMON for uninitialised that is not.
-    target_compile_options(${target} PRIVATE -fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer
+    # With a sanitizer g++ takes much in libstdc++ and LEMON for uninitialised that is not. Asking
+    # every pointer for null takes a sixth of the time to build: an access to null is a report of
+    # AddressSanitizer anyway.
+    target_compile_options(${target} PRIVATE -fsanitize=${WEFT_SANITIZE} -fno-sanitize=null
+      -fno-omit-frame-pointer
       -fno-sanitize-recover=all $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     target_link_options(${target} PUBLIC -fsanitize=${WEFT_SANITIZE})
   endif()
