@@ -96,12 +96,15 @@ Mask BestCombination::all_alive() const {
 
 void BestCombination::remove(std::span<const float> scores, double progress, double power,
                              Mask& alive) const {
+  // The same for all groups of a length: a power for each of them would take as long as the rest.
+  const auto whole_keeps = static_cast<size_t>(whole_.alive(progress, power));
+  const auto short_keeps = static_cast<size_t>(short_.alive(progress, power));
   parallel_for(cells(), [&](int64_t cell) {
     std::vector<int> order;
     for (int64_t g = 0; g < groups(); ++g) {
       const int64_t row = cell * groups() + g;
       const Candidates& candidates = candidates_of(grouping_.group(g));
-      const auto keep = static_cast<size_t>(candidates.alive(progress, power));
+      const size_t keep = &candidates == &whole_ ? whole_keeps : short_keeps;
       order.clear();
       for_each_alive(alive, row, candidates.count(), [&](int i) { order.push_back(i); });
       if (order.size() <= keep) continue;
