@@ -173,8 +173,16 @@ TEST(Dense, Blocks) {
   }
 }
 
-// Gradients whose rows collide in the cache are copied 256 at a time: one copy more, one less.
+// Gradients whose rows collide in the cache are copied 256 at a time: one copy more, one less. So
+// are weights, 287 rows of 512 at a time, from 32 tokens on, and both of a product.
 TEST(Dense, CollidingRows) {
+  for (const int64_t outs : {286, 287, 288, 575}) {
+    for (const int64_t tokens : {31, 32, 45}) {
+      expect_right(DenseOp::kBackwardData, {tokens, 512, outs});
+      expect_right(DenseOp::kBackwardData, {tokens, 300, outs}, 212);
+    }
+    expect_right(DenseOp::kBackwardWeight, {outs, 512, 256});
+  }
   for (const int64_t tokens : {255, 256, 257, 513}) {
     expect_right(DenseOp::kBackwardWeight, {tokens, 40, 256});
     expect_right(DenseOp::kBackwardWeight, {tokens, 130, 200}, 56);
@@ -186,9 +194,10 @@ TEST(Dense, CollidingRows) {
 // threads; several, of both kinds; colliding rows.
 TEST(Dense, BitsDoNotDependOnThreads) {
   for (const DenseOp op : kOps) {
-    for (const Layer layer : {Layer{8, 8000, 16}, Layer{8, 16, 8000}, Layer{8000, 8, 16},
-                              Layer{300, 500, 400}, Layer{1100, 65, 1060}, Layer{700, 256, 512},
-                              Layer{1, 3000, 3000}, Layer{3, 700, 260}, Layer{1030, 1040, 1050}}) {
+    for (const Layer layer :
+         {Layer{8, 8000, 16}, Layer{8, 16, 8000}, Layer{8000, 8, 16}, Layer{300, 500, 400},
+          Layer{1100, 65, 1060}, Layer{700, 256, 512}, Layer{1, 3000, 3000}, Layer{3, 700, 260},
+          Layer{1030, 1040, 1050}, Layer{600, 1024, 700}}) {
       Case one(op, layer);
       one.beta = 1;
       one.fill(Data::kFloats);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
@@ -106,29 +107,63 @@ void sgemm(const DenseProduct& p, float beta) {
   onednn::sgemm({p.transpose_a, p.transpose_b, p.k, p.a, p.b, /*alpha=*/1, beta, p.c});
 }
 
-// Without copies, a transposed `a` whose rows are a multiple of 1 KB apart is read down a column of
-// which all entries fall into the same few sets of the cache: 512 x 512 at 2048 tokens ran at 60
-// GFLOP/s with rows 512 apart and at 36 with rows 1024 apart, where 528 or 1040 gave 88 and 85.
-bool collides(const DenseProduct& p) {
-  return p.transpose_a && p.a.row_stride % 256 == 0 && edge(p.c.rows, p.c.cols) >= no_copy();
+// Where oneDNN does not copy, rows that are a multiple of 1 or 2 KB apart fall into the same few
+// sets of the cache, if they are read down a column, as gᵀ is, or a few lines of each, as w and x
+// are. On a Zen 3, GFLOP/s with and without a gap: gᵀ of 512 x 512 at 2048 tokens 88 and 60 (rows
+// of 512) or 85 and 36 (of 1024); g w at 256 tokens 88 and 66 (of 512) or 88 and 46 (of 1024), and
+// at 512 tokens two threads were no faster than one. Copies of g and wᵀ bring nothing.
+struct Collisions {
+  bool a;
+  bool b;
+};
+
+Collisions collisions(const DenseProduct& p) {
+  constexpr int64_t kWorthCopying = 32;  // rows that a copy of w serves
+  const bool direct = edge(p.c.rows, p.c.cols) >= no_copy();
+  return {direct && p.transpose_a && p.a.row_stride % 256 == 0,
+          direct && !p.transpose_b && p.b.row_stride % 512 == 0 && p.c.rows >= kWorthCopying};
 }
 
-// The same with `a` copied, some rows at a time, to where its rows do not collide.
-void sgemm_apart(DenseProduct p, float beta) {
-  constexpr int64_t kMostFloats = 256 * 592;  // a block of 512, or fewer rows of a longer one
-  int64_t stride = (p.c.rows + 15) / 16 * 16;
-  if (stride % 64 == 0) stride += 16;
-  const int64_t rows = std::clamp<int64_t>(kMostFloats / stride, 1, p.k);
-  const std::unique_ptr<float[]> apart(new float[static_cast<size_t>(rows * stride)]);
-  const DenseProduct whole = p;
-  p.a = MatrixView<const float>(apart.get(), rows, p.c.rows, stride);
-  for (int64_t first = 0; first < whole.k; first += rows) {
-    p.k = std::min(rows, whole.k - first);
-    for (int64_t r = 0; r < p.k; ++r) {
-      std::copy_n(whole.a.row(first + r), p.c.rows, apart.get() + r * stride);
+// Some rows of a matrix at a time, copied to where they do not collide.
+class Apart {
+ public:
+  Apart(MatrixView<const float> matrix, int64_t rows)
+      : matrix_(matrix), stride_((matrix.cols + 15) / 16 * 16) {
+    if (stride_ % 64 == 0) stride_ += 16;
+    floats_.reset(new float[static_cast<size_t>(rows * stride_)]);
+  }
+
+  MatrixView<const float> copy(int64_t first, int64_t rows) {
+    for (int64_t r = 0; r < rows; ++r) {
+      std::copy_n(matrix_.row(first + r), matrix_.cols, floats_.get() + r * stride_);
     }
-    p.b = whole.b.rows_from(first, p.k);
-    sgemm(p, first == 0 ? beta : 1);
+    return {floats_.get(), rows, matrix_.cols, stride_};
+  }
+
+ private:
+  MatrixView<const float> matrix_;
+  int64_t stride_;
+  std::unique_ptr<float[]> floats_;
+};
+
+// The same, some of the depth at a time, with copies of what collides.
+void sgemm_apart(const DenseProduct& p, const Collisions& collide, float beta) {
+  constexpr int64_t kMostFloats = 256 * 592;  // a block of 512, or less depth of a longer one
+  const int64_t longest = std::max(collide.a ? p.c.rows : 0, collide.b ? p.c.cols : 0);
+  const int64_t depth = std::clamp<int64_t>(kMostFloats / (longest + 16), 1, p.k);
+  std::optional<Apart> a, b;
+  if (collide.a) a.emplace(p.a, depth);
+  if (collide.b) b.emplace(p.b, depth);
+  const auto part_of = [](const MatrixView<const float>& operand, bool depth_is_rows, int64_t first,
+                          int64_t count) {
+    return depth_is_rows ? operand.rows_from(first, count) : cols_from(operand, first, count);
+  };
+  DenseProduct part = p;
+  for (int64_t first = 0; first < p.k; first += depth) {
+    part.k = std::min(depth, p.k - first);
+    part.a = a ? a->copy(first, part.k) : part_of(p.a, p.transpose_a, first, part.k);
+    part.b = b ? b->copy(first, part.k) : part_of(p.b, !p.transpose_b, first, part.k);
+    sgemm(part, first == 0 ? beta : 1);
   }
 }
 
@@ -145,7 +180,8 @@ void run_block(const DenseProduct& p) {
     return;
   }
   const onednn::OneThread one_thread;
-  collides(p) ? sgemm_apart(p, beta) : sgemm(p, beta);
+  const Collisions collide = collisions(p);
+  collide.a || collide.b ? sgemm_apart(p, collide, beta) : sgemm(p, beta);
 }
 
 void run(const DenseProduct& p) {

@@ -18,7 +18,7 @@
 // rounded to the nearest bf16 once, at the end; dw is fp32. Operands are expanded 1024 tokens at a
 // time, w as a whole, into memory that the calling thread keeps.
 //
-// Cost: 2·tokens·ins·outs flops at the speed of oneDNN's sgemm. Allocates at most 0.6 MB per thread
+// Cost: 2·tokens·ins·outs flops at the speed of oneDNN's sgemm. Allocates at most 1.2 MB per thread
 // (or a row of a block, if that is more) besides what oneDNN does.
 #pragma once
 
