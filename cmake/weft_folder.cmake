@@ -42,8 +42,8 @@ endfunction()
 function(weft_sanitize target)
   if(WEFT_SANITIZE)
     # With a sanitizer g++ takes much in libstdc++ and LEMON for uninitialised that is not. Asking
-    # every pointer for null takes a sixth of the time to build: an access to null is a report of
-    # AddressSanitizer anyway.
+    # every pointer for null takes a sixth of the time to build; what is then accessed through it is
+    # a report of AddressSanitizer.
     target_compile_options(${target} PRIVATE -fsanitize=${WEFT_SANITIZE} -fno-sanitize=null
       -fno-omit-frame-pointer
       -fno-sanitize-recover=all $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)

@@ -10,9 +10,9 @@
 // reduction leaves bias + beta·y.
 //
 // The result is cut into blocks, a function of the shape and strides alone, and each block is one
-// product of oneDNN, or one loop, on one thread: so the result does not depend on the number of
-// threads, as that of oneDNN's own threads does. It does depend on the instruction set, in the last
-// bits.
+// product of oneDNN, or some of parts of its depth, or one loop, on one thread: so the result does
+// not depend on the number of threads, as that of oneDNN's own threads does. It does depend on the
+// instruction set, in the last bits.
 //
 // bf16 operands: their products are exact in fp32, and so is how sums are kept; y and dx are
 // rounded to the nearest bf16 once, at the end; dw is fp32. Operands are expanded 1024 tokens at a
