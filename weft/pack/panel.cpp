@@ -54,7 +54,7 @@ class PanelPacker : public PanelLayout {
       for (int64_t p = 0; p < panels_; ++p) {
         int kept = 0;
         for_each_word(mask, rows.first_row, p, [&](uint64_t bits) { kept += popcount64(bits); });
-        starts_[static_cast<size_t>(p * cells_ + cell)] = static_cast<uint32_t>(kept);
+        starts_[slot(p, cell)] = static_cast<uint32_t>(kept);
       }
     }
   }
