@@ -4,7 +4,6 @@
 
 #include <cstdlib>
 #include <memory>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 
 #include "weft/core/error.h"
@@ -12,6 +11,7 @@
 #include "weft/core/parallel.h"
 #include "weft/kernel/dense.h"
 #include "weft/kernel/onednn.h"
+#include "weft/kernel/onednn_describe.h"
 
 namespace weft::bench {
 namespace {
@@ -164,10 +164,9 @@ std::function<void()> prepare_matmul(MatmulType type, DenseOp op, MatrixView<con
     const dnnl::memory::desc out_desc = plain(out, false);
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     dnnl::stream stream(engine);
-    const dnnl::matmul::primitive_desc chosen(
-        dnnl::matmul::desc({{gemm.m, gemm.k}, element, any}, {{gemm.k, gemm.n}, element, any},
-                           out_desc),
-        engine);
+    const auto chosen = onednn::describe<dnnl::matmul>(
+        engine, {}, dnnl::memory::desc({gemm.m, gemm.k}, element, any),
+        dnnl::memory::desc({gemm.k, gemm.n}, element, any), out_desc);
     const std::unordered_map<int, dnnl::memory> arguments = {
         {DNNL_ARG_SRC,
          copy_as(chosen.src_desc(), plain(a, gemm.transpose_a), a.data, engine, stream)},

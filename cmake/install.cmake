@@ -26,6 +26,7 @@ install(DIRECTORY weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PA
   PATTERN elements.h EXCLUDE
   PATTERN onednn.h EXCLUDE
   PATTERN onednn_conv.h EXCLUDE
+  PATTERN onednn_describe.h EXCLUDE
   PATTERN softmax_rows.h EXCLUDE
   PATTERN group_check.h EXCLUDE
   PATTERN groups-inl.h EXCLUDE

@@ -14,7 +14,7 @@ bool is_set(const char* variable) {
 
 void hold_to_isa() {
   const std::string isa = current_isa();
-  dnnl_cpu_isa_t most = dnnl_cpu_isa_all;
+  dnnl_cpu_isa_t most;
   if (isa.starts_with("s")) {   // scalar, sse2, ssse3, sse4
     most = dnnl_cpu_isa_sse41;  // the least that oneDNN knows
   } else if (isa == "avx2") {

@@ -7,13 +7,13 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <unordered_map>
 
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/kernel/onednn.h"
+#include "weft/kernel/onednn_describe.h"
 
 namespace weft::onednn {
 namespace {
@@ -161,7 +161,7 @@ Desc plain_bias(int64_t outs) { return {Dims{outs}, kFloat, dnnl::memory::format
 // gradients to a reference loop. On a Zen 3, one thread, forward, backward data and backward weight
 // in GFLOP/s, copies included, against NCHW: 16x128x28x28 -> 128 with 3x3 89, 93, 69 against 47,
 // 59, 0.3; 16x512x7x7 -> 512 with 3x3 72, 80, 64 against 55, 43, 0.3.
-Desc any_layout(const Desc& desc) { return {desc.dims(), kFloat, dnnl::memory::format_tag::any}; }
+Desc any_layout(const Desc& desc) { return {dims_of(desc), kFloat, dnnl::memory::format_tag::any}; }
 
 Plan choose(const PlanKey& key, const Desc& x, const Desc& w, const Desc& y) {
   const ConvShape& s = key.shape;
@@ -171,11 +171,11 @@ Plan choose(const PlanKey& key, const Desc& x, const Desc& w, const Desc& y) {
   constexpr auto kTraining = dnnl::prop_kind::forward_training;
   constexpr auto kDirect = dnnl::algorithm::convolution_direct;
   using Forward = dnnl::convolution_forward;
-  const Forward::primitive_desc forward(
-      key.bias ? Forward::desc(kTraining, kDirect, any_x, any_w, plain_bias(s.outs), any_y, strides,
-                               gaps, pads, pads)
-               : Forward::desc(kTraining, kDirect, any_x, any_w, any_y, strides, gaps, pads, pads),
-      own_scratch(), cpu());
+  const Forward::primitive_desc forward =
+      key.bias ? describe<Forward>(cpu(), own_scratch(), kTraining, kDirect, any_x, any_w,
+                                   plain_bias(s.outs), any_y, strides, gaps, pads, pads)
+               : describe<Forward>(cpu(), own_scratch(), kTraining, kDirect, any_x, any_w, any_y,
+                                   strides, gaps, pads, pads);
   if (key.kind == ConvKind::kForward) {
     return {{Forward(forward), forward.scratchpad_desc()},
             {x, forward.src_desc()},
@@ -184,18 +184,16 @@ Plan choose(const PlanKey& key, const Desc& x, const Desc& w, const Desc& y) {
   }
   if (key.kind == ConvKind::kBackwardData) {
     using Backward = dnnl::convolution_backward_data;
-    const Backward::primitive_desc backward(
-        Backward::desc(kDirect, any_x, any_w, any_y, strides, gaps, pads, pads), own_scratch(),
-        cpu(), forward);
+    const auto backward = describe_backward<Backward>(cpu(), own_scratch(), forward, kDirect, any_x,
+                                                      any_w, any_y, strides, gaps, pads, pads);
     return {{Backward(backward), backward.scratchpad_desc()},
             {x, backward.diff_src_desc()},
             {w, backward.weights_desc()},
             {y, backward.diff_dst_desc()}};
   }
   using Backward = dnnl::convolution_backward_weights;
-  const Backward::primitive_desc backward(
-      Backward::desc(kDirect, any_x, any_w, any_y, strides, gaps, pads, pads), own_scratch(), cpu(),
-      forward);
+  const auto backward = describe_backward<Backward>(cpu(), own_scratch(), forward, kDirect, any_x,
+                                                    any_w, any_y, strides, gaps, pads, pads);
   return {{Backward(backward), backward.scratchpad_desc()},
           {x, backward.src_desc()},
           {w, backward.diff_weights_desc()},
