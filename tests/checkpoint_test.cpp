@@ -20,6 +20,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/scratch_folder.h"
@@ -87,18 +88,18 @@ std::map<std::string, Bytes> read_all(const Checkpoint& checkpoint) {
   return tensors;
 }
 
-const TensorInfo& find(const Header& header, const std::string& name) {
+const TensorInfo& find(const Header& header, std::string_view name) {
   for (const TensorInfo& tensor : header.tensors) {
     if (tensor.name == name) return tensor;
   }
-  throw std::runtime_error("no tensor " + name);
+  throw std::runtime_error("no tensor " + std::string(name));
 }
 
-const ShardedTensor& find(const Checkpoint& checkpoint, const std::string& name) {
+const ShardedTensor& find(const Checkpoint& checkpoint, std::string_view name) {
   for (const ShardedTensor& tensor : checkpoint.tensors()) {
     if (tensor.info.name == name) return tensor;
   }
-  throw std::runtime_error("no tensor " + name);
+  throw std::runtime_error("no tensor " + std::string(name));
 }
 
 TensorInfo tensor(std::string name, Dtype dtype, std::vector<int64_t> shape) {

@@ -205,7 +205,7 @@ Values minus(Values a, const Values& b) {
   return a;
 }
 
-const Json& layer_row(const Json& report, const std::string& name) {
+const Json& layer_row(const Json& report, std::string_view name) {
   for (const Json& row : report["layers"]) {
     if (row["name"] == name) return row;
   }
