@@ -1,6 +1,7 @@
 # The front door of weft. Each target works as the first command after the clone.
 #
 #   make         build the release preset; the program is build/release/bin/weft
+#                (TORCH=DIR, here and below: with the torch of the Python environment DIR)
 #   make demo    set up, build, run the main job on generated data
 #   make test    set up, build, all tests, in release and under the sanitizers
 #   make bench   the measurements, against their peers
@@ -12,18 +13,19 @@
 .DEFAULT_GOAL := build
 
 WEFT := build/release/bin/weft
+CONFIGURE = cmake --preset release -DWEFT_TORCH_DIR="$(abspath $(TORCH))"
 SOURCES = $(shell git ls-files '*.h' '*.cpp')
 FUZZ_SECONDS ?= 300
 
 setup:
-	@scripts/setup
+	@scripts/setup $(if $(TORCH),core)
 
 build: setup
-	@cmake --preset release >/dev/null
+	@$(CONFIGURE) >/dev/null
 	cmake --build --preset release
 
 program: setup
-	@cmake --preset release >/dev/null
+	@$(CONFIGURE) >/dev/null
 	cmake --build --preset release --target weft_cli
 
 demo: program

@@ -1,4 +1,5 @@
-# Every library weft uses, all from Debian's packages (scripts/setup lists them).
+# Every library weft uses, all from Debian's packages (scripts/setup lists them), but for libtorch if
+# WEFT_TORCH_DIR names another.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 if(WEFT_CLI)
@@ -6,7 +7,8 @@ if(WEFT_CLI)
 endif()
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 if(WEFT_TORCH)
-  find_package(Torch REQUIRED)
+  include(cmake/torch.cmake)
+  weft_find_torch("${WEFT_TORCH_DIR}")
 endif()
 
 # Libraries that Debian ships without a CMake package of use. They lie where every compiler looks, so

@@ -53,5 +53,5 @@ configure_package_config_file(cmake/weftConfig.cmake.in weftConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 write_basic_package_version_file(weftConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/weftConfig.cmake
-  ${CMAKE_CURRENT_BINARY_DIR}/weftConfigVersion.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/weftConfigVersion.cmake cmake/torch.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
