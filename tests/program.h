@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -45,9 +46,11 @@ class Program {
     redirect(err_path, STDERR_FILENO);
     std::string program = program_folder() / "weft";
     std::vector<char*> argv = {program.data()};
+    // Set where the tests run in an emulator: Linux cannot start a program for another CPU itself.
+    if (char* emulator = std::getenv("WEFT_EMULATOR")) argv.insert(argv.begin(), emulator);
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
-    ::execv(program.c_str(), argv.data());
+    ::execv(argv[0], argv.data());
     ::_exit(127);
   }
 
