@@ -103,17 +103,17 @@ PackedMatrix tiles_of(const PackedMatrix& panels, PackedMatrix reuse) {
   }
   auto* rows = reinterpret_cast<uint16_t*>(bytes + parts.indices);
   auto* values = reinterpret_cast<Bf16*>(bytes + parts.values);
-  const auto place_all = [&](const auto* from_values) {
+  const auto place_all = [&]<typename Value>(const Value* from_values) {
     parallel_for(slots, [&](int64_t s) {
       const int64_t first = from.starts[s], to = starts[static_cast<size_t>(s)];
-      CellTiles{from.offsets + first,
-                from_values + first * from.share,
-                from.starts[s + 1] - first,
-                int64_t{from.tile.width} * 4,
-                from.share,
-                static_cast<uint16_t>(header.tile_depth),
-                rows + to,
-                values + to * from.share}
+      CellTiles<Value>{from.offsets + first,
+                       from_values + first * from.share,
+                       from.starts[s + 1] - first,
+                       int64_t{from.tile.width} * 4,
+                       from.share,
+                       static_cast<uint16_t>(header.tile_depth),
+                       rows + to,
+                       values + to * from.share}
           .place();
     });
   };
