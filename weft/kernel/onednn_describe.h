@@ -1,8 +1,10 @@
 // The one place that knows how the C++ interfaces of oneDNN 2 and oneDNN 3 differ. Debian 12
 // has 2.6, Debian 13 has 3.7. Only for weft's own sources, as onednn.h.
 //
-//   primitive descriptors   2: from an operation descriptor, Op::desc(fields...); 3: from the
-//   fields memory::desc            2: dims(); 3: get_dims()
+//   primitive descriptors   2: from an operation descriptor, Op::desc(fields...)
+//                           3: from the fields
+//   memory::desc            2: dims()
+//                           3: get_dims()
 #pragma once
 
 #include <oneapi/dnnl/dnnl.hpp>
