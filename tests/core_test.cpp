@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tests/scratch_folder.h"
@@ -735,13 +737,86 @@ TEST(AtomicFile, FollowsASymbolicLink) {
 
 // In a container the process has the same id in every run: what a killed run left behind must not
 // stop all later ones.
-TEST(AtomicFile, LeftoversOfAKilledProcessWithTheSameIdAreNoObstacle) {
+TEST(AtomicFile, LeftoversOfAKilledProcessWithTheSameIdAreRemoved) {
   const ScratchFolder folder;
   for (int i = 0; i < 300; ++i) put(folder / fmt::format(".out.weft-{}-{}", ::getpid(), i), "old");
   write_file_atomically(folder / "out", "new");
   EXPECT_EQ(contents(folder / "out"), "new");
-  EXPECT_EQ(contents(folder / fmt::format(".out.weft-{}-0", ::getpid())), "old");
-  EXPECT_EQ(names_in(folder.path()).size(), 301u);
+  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"out"});
+}
+
+// A child that begins a file, says so, and waits to be killed.
+class Writer {
+ public:
+  explicit Writer(const fs::path& target) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      AtomicFile file(target);
+      file.write_at(0, bytes_of("half"));
+      if (::write(ends[1], "x", 1) == 1) ::pause();
+      ::_exit(1);
+    }
+    ::close(ends[1]);
+    char begun = 0;
+    EXPECT_EQ(::read(ends[0], &begun, 1), 1);
+    ::close(ends[0]);
+  }
+  ~Writer() { kill(); }
+  pid_t pid() const { return pid_; }
+  void kill() {
+    if (pid_ == 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(std::exchange(pid_, 0), nullptr, 0);
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+TEST(AtomicFile, TemporaryFilesOfTheDeadAreRemovedAndThoseOfTheLivingAreNot) {
+  const ScratchFolder folder;
+  Writer living(folder / "out"), dead(folder / "out"), of_another(folder / "other");
+  dead.kill();
+  of_another.kill();
+  ASSERT_EQ(names_in(folder.path()).size(), 3u);
+  put(folder / ".out.weft-notes", "of the user");
+  put(folder / ".out.weft-1-2.txt", "of the user");
+  write_file_atomically(folder / "out", "new");
+  std::set<std::string> names = names_in(folder.path());
+  EXPECT_EQ(names.size(), 5u);
+  const auto has = [&](const std::string& part) {
+    return std::any_of(names.begin(), names.end(),
+                       [&](const std::string& name) { return name.starts_with(part); });
+  };
+  EXPECT_TRUE(has(fmt::format(".out.weft-{}-", living.pid()))) << "still written";
+  EXPECT_TRUE(has(".other.weft-")) << "another target's";
+  EXPECT_TRUE(has(".out.weft-notes") && has(".out.weft-1-2.txt"));
+
+  // The id of a process that died may be that of another one now: ours, for example.
+  living.kill();
+  put(folder / fmt::format(".out.weft-{}-0", ::getpid()), "half");
+  write_file_atomically(folder / "out", "newer");
+  names = names_in(folder.path());
+  EXPECT_EQ(names.size(), 4u);
+  remove_stale_temporaries(folder.path());
+  EXPECT_EQ(names_in(folder.path()),
+            (std::set<std::string>{"out", ".out.weft-notes", ".out.weft-1-2.txt"}));
+}
+
+// What one process removes as stale, another may just have begun.
+TEST(AtomicFile, ManyWritersOfOneTargetDoNotTakeEachOthersFiles) {
+  const ScratchFolder folder;
+  std::vector<std::thread> writers;
+  for (int t = 0; t < 4; ++t) {
+    writers.emplace_back([&] {
+      for (int i = 0; i < 100; ++i) write_file_atomically(folder / "out", "whole");
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"out"});
+  EXPECT_EQ(contents(folder / "out"), "whole");
 }
 
 TEST(AtomicFile, TakesTheLongestNamesAndARelativePath) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,6 +72,69 @@ fs::path resolve(const fs::path& target) {
   return failure ? target : resolved;
 }
 
+fs::path folder_of(const fs::path& target) {
+  return target.has_parent_path() ? target.parent_path() : fs::path(".");
+}
+
+// What the temporary names of a target begin with; the id of the process and a number follow. Cut,
+// so that the longest file names have one, too.
+std::string temporary_prefix(const fs::path& target) {
+  return fmt::format(".{}.weft-", target.filename().string().substr(0, 200));
+}
+
+// "<digits>-<digits>"
+bool is_owner(std::string_view text) {
+  const size_t dash = text.find('-');
+  const auto digits = [](std::string_view part) {
+    return !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return dash != std::string_view::npos && digits(text.substr(0, dash)) &&
+         digits(text.substr(dash + 1));
+}
+
+// Whether a file of this name is temporary; of the target with this prefix, or of any if it is
+// empty.
+bool is_temporary(std::string_view name, std::string_view prefix) {
+  if (!prefix.empty()) {
+    return name.starts_with(prefix) && is_owner(name.substr(prefix.size()));
+  }
+  constexpr std::string_view kMark = ".weft-";
+  const size_t mark = name.rfind(kMark);
+  return name.starts_with('.') && mark != std::string_view::npos && mark > 0 &&
+         is_owner(name.substr(mark + kMark.size()));
+}
+
+// Removes a temporary file unless somebody holds its lock, or that cannot be known. A writer that
+// has made the file and not yet locked it finds it locked or gone, and takes another name.
+void remove_if_stale(const fs::path& path) noexcept {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return;
+  struct stat opened {
+  }, named{};
+  if (::fstat(fd, &opened) == 0 && S_ISREG(opened.st_mode) && ::flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+      ::lstat(path.c_str(), &named) == 0 && named.st_ino == opened.st_ino &&
+      named.st_dev == opened.st_dev) {
+    ::unlink(path.c_str());
+  }
+  ::close(fd);
+}
+
+void remove_stale(const fs::path& folder, std::string_view prefix) {
+  std::error_code failure;
+  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    if (is_temporary(entry->path().filename().native(), prefix)) remove_if_stale(entry->path());
+  }
+}
+
+// Locks a file that was just made; false if somebody took it for stale in between. On a file system
+// without locks it stays unlocked, and nobody removes it.
+bool lock_new_file(int fd) {
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) return errno != EWOULDBLOCK;
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 && status.st_nlink > 0;
+}
+
 void sync_folder(const fs::path& folder) {
   const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;  // a folder that may be written but not read cannot be synced
@@ -98,18 +162,24 @@ AtomicFile::AtomicFile(const fs::path& target) : target_(resolve(target)) {
   }
   WEFT_CHECK(target_.has_filename(), "{}: cannot write: not a file name", target.string());
 
+  const std::string prefix = temporary_prefix(target_);
+  remove_stale(folder_of(target_), prefix);
   static std::atomic<int> counter{0};
   while (fd_ < 0) {
-    temporary_ = target_.parent_path() / fmt::format(".{}.weft-{}-{}",
-                                                     target_.filename().string().substr(0, 200),
-                                                     ::getpid(), counter.fetch_add(1));
+    temporary_ =
+        target_.parent_path() / fmt::format("{}{}-{}", prefix, ::getpid(), counter.fetch_add(1));
     unfinished_ = UnfinishedPath(temporary_);
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd_ >= 0) break;
+    if (fd_ >= 0 && lock_new_file(fd_)) break;
     const int failure = errno;
+    if (fd_ >= 0) {
+      ::close(std::exchange(fd_, -1));  // who took it for stale removes it
+    } else {
+      // EEXIST: of a living process with our id, as every process of a container has; try on.
+      WEFT_CHECK(failure == EEXIST, "{}: cannot write: {}", target.string(),
+                 std::strerror(failure));
+    }
     unfinished_ = {};
-    // EEXIST: left by a killed process with our id, as every process of a container has; try on.
-    WEFT_CHECK(failure == EEXIST, "{}: cannot write: {}", target.string(), std::strerror(failure));
   }
   // Replacing a file keeps who may read it.
   if (status.st_mode != 0) ::fchmod(fd_, status.st_mode & 07777);
@@ -125,8 +195,8 @@ AtomicFile::~AtomicFile() { discard(); }
 
 void AtomicFile::discard() noexcept {
   if (fd_ < 0) return;
+  ::unlink(temporary_.c_str());  // while it is locked, and so ours
   ::close(std::exchange(fd_, -1));
-  ::unlink(temporary_.c_str());
   unfinished_ = {};
 }
 
@@ -150,7 +220,7 @@ void AtomicFile::commit() {
              target_.string(), reason());
   ::close(std::exchange(fd_, -1));
   unfinished_ = {};
-  sync_folder(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
+  sync_folder(folder_of(target_));
 }
 
 void write_file_atomically(const fs::path& target, std::string_view text) {
@@ -158,6 +228,8 @@ void write_file_atomically(const fs::path& target, std::string_view text) {
   file.write_at(0, std::as_bytes(std::span(text)));
   file.commit();
 }
+
+void remove_stale_temporaries(const fs::path& folder) { remove_stale(folder, ""); }
 
 void remove_unfinished_files() noexcept {
   const int before = errno;  // that of whatever the signal interrupted

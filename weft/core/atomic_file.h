@@ -1,7 +1,14 @@
 // AtomicFile: a file that appears whole or not at all.
 //
-// Written beside its target under a hidden temporary name, synced, and renamed by commit(). If it
-// is destroyed before that, the temporary file is removed and the target is as it was.
+// Written beside its target under a hidden temporary name, ".<name>.weft-<process>-<number>",
+// synced, and renamed by commit(). If it is destroyed before that, the temporary file is removed
+// and the target is as it was.
+//
+// A process that is killed leaves its temporary file behind. So every temporary file is locked
+// (flock) for as long as it is written: the system drops the lock with the process, whatever the
+// process was called and whoever has its id now. Who next writes the same target removes those of
+// its temporary files that nobody holds; one that is locked, or whose lock cannot be asked for,
+// stays.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +60,9 @@ class AtomicFile {
 };
 
 void write_file_atomically(const std::filesystem::path& target, std::string_view text);
+
+// Removes the temporary files of all targets in a folder that no process holds any more.
+void remove_stale_temporaries(const std::filesystem::path& folder);
 
 // Removes every UnfinishedPath: first the files, such as those of every AtomicFile that is not
 // committed, then the folders that are empty without them. Async-signal-safe: a program calls it

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <utility>
 
+#include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
 #include "weft/core/text.h"
 #include "weft/train/run/read_file.h"
@@ -27,19 +28,6 @@ void make_folder(const fs::path& path) {
   std::error_code failure;
   fs::create_directories(path, failure);
   WEFT_CHECK(!failure, "{}: cannot make the folder: {}", shown(path), failure.message());
-}
-
-// What a killed process was writing (core/atomic_file.h). The folder is locked, so nobody else is.
-void remove_unfinished(const fs::path& folder) {
-  std::error_code failure;
-  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
-       entry.increment(failure)) {
-    const std::string name = entry->path().filename().string();
-    std::error_code gone;
-    if (name.starts_with(".") && name.find(".weft-") != std::string::npos) {
-      fs::remove(entry->path(), gone);
-    }
-  }
 }
 
 }  // namespace
@@ -97,8 +85,7 @@ void RunFolder::lock() {
   WEFT_CHECK(lock_ >= 0, "{}: cannot be opened: {}", shown(path_), std::strerror(errno));
   WEFT_CHECK(::flock(lock_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
              "{}: another process is at this run", shown(path_));
-  remove_unfinished(path_);
-  remove_unfinished(path_ / "checkpoints");
+  for (const fs::path& folder : {path_, path_ / "checkpoints"}) remove_stale_temporaries(folder);
 }
 
 fs::path RunFolder::checkpoint(int64_t step) const {
