@@ -5,7 +5,7 @@
 // In a round the dense block and then all others take one step each, in one order and in the next
 // round in the other. Figures are medians over rounds, the spread is that of the ratios within
 // rounds. Masks that come once in many steps are timed by themselves and divided by that number. A
-// recipe is measured in its sparse phase.
+// recipe is measured in its sparse phase, lbc after its removal (bench layer has all of it).
 //
 // Beside it, in the same rounds, the same block in plain libtorch, as its user would write it: with
 // the threads that libtorch starts with, which is what one has who does nothing, and with as many

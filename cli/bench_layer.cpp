@@ -10,6 +10,23 @@
 namespace weft::cli {
 namespace {
 
+// Of recipes whose steps are not alike: what the mean in the table is of.
+void print_phases(const std::vector<bench::LayerRecord>& records) {
+  for (const bench::LayerRecord& r : records) {
+    if (r.phases.size() == 1) continue;
+    std::string text;
+    for (const bench::LayerPhase& phase : r.phases) {
+      const std::string where = phase.removed < 1.0
+                                    ? fmt::format("{:.1f} of the removal", phase.removed)
+                                    : std::string("after it");
+      text += fmt::format("{}{}: {:.3g} ms at density {:.2f} ({:.0f} %)", text.empty() ? "" : "; ",
+                          where, phase.step_ms, phase.density, 100 * phase.share);
+    }
+    print(fmt::format("\n{} {} {}, mean over its sparse phase, with the update of its scores: {}\n",
+                      r.recipe, r.pattern.str(), r.shape.str(), text));
+  }
+}
+
 void print_layer_records(const std::vector<bench::LayerRecord>& records) {
   Table table({"recipe", "pattern", "shape", ">dense ms", ">step ms", ">ratio (spread)", ">mask ms",
                ">pack ms", ">fwd ms", ">bwd_x ms", ">bwd_w ms", ">other ms", ">retained",
@@ -24,6 +41,7 @@ void print_layer_records(const std::vector<bench::LayerRecord>& records) {
                fmt::format("{:.3f}", r.backward_kept), r.plan});
   }
   print(table.str());
+  print_phases(records);
   const bench::Environment where = bench::environment();
   print(fmt::format("\nplan: fwd/bwd_x/bwd_w. {}, {}, {}, {}, commit {}\n", where.cpu, where.isa,
                     threads_text(where.threads), where.compiler, where.commit));
@@ -33,6 +51,13 @@ void print_layer_records_json(const std::vector<bench::LayerRecord>& records) {
   const bench::Environment where = bench::environment();
   Json list = Json::array();
   for (const bench::LayerRecord& r : records) {
+    Json phases = Json::array();
+    for (const bench::LayerPhase& phase : r.phases) {
+      phases.push_back({{"share", phase.share},
+                        {"removed", phase.removed},
+                        {"density", phase.density},
+                        {"step_ms", phase.step_ms}});
+    }
     list.push_back({{"recipe", r.recipe},
                     {"pattern", r.pattern.str()},
                     {"tokens", r.shape.tokens},
@@ -53,6 +78,7 @@ void print_layer_records_json(const std::vector<bench::LayerRecord>& records) {
                     {"plan", r.plan},
                     {"retained", r.retained},
                     {"backward_kept", r.backward_kept},
+                    {"phases", phases},
                     {"cpu", where.cpu},
                     {"compiler", where.compiler},
                     {"commit", where.commit}});

@@ -64,6 +64,41 @@ TEST_F(TrainCommands, BenchLayerHasTheSplitOfAStep) {
   }
 }
 
+// lbc is slower while it removes subsets: its figure is the mean over its phase, with all of it.
+TEST_F(TrainCommands, BenchLayerTimesAllOfLbc) {
+  if (!has_torch()) GTEST_SKIP() << "built without libtorch";
+  const std::vector<std::string> command = {"bench",    "layer", "--shape",  "64x64x64",
+                                            "--rounds", "1",     "--plan",   "sparse",
+                                            "--recipe", "lbc",   "--recipe", "lbc+removal_end=0.8",
+                                            "--recipe", "ste"};
+  std::vector<std::string> as_json = command;
+  as_json.push_back("--json");
+  const Outcome outcome = run(as_json);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json records = outcome.json();
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[2]["phases"].size(), 1u);
+  for (const size_t i : {0u, 1u}) {
+    double removal = 0.0, share = 0.0, mean = 0.0, before = 1.01;
+    for (const Json& phase : records[i]["phases"]) {
+      share += phase["share"].get<double>();
+      mean += phase["share"].get<double>() * phase["step_ms"].get<double>();
+      EXPECT_LE(phase["density"].get<double>(), before) << "weights are only removed";
+      before = phase["density"].get<double>();
+      if (phase["removed"].get<double>() >= 1.0) continue;
+      removal += phase["share"].get<double>();
+      EXPECT_GT(phase["density"].get<double>(), 0.5);
+    }
+    EXPECT_NEAR(share, 1.0, 1e-9);
+    EXPECT_NEAR(removal, i == 0 ? 0.5 : 0.8, 1e-9) << "of a run";
+    EXPECT_DOUBLE_EQ(before, 0.5) << "after the removal";
+    EXPECT_NEAR(records[i]["sparse_ms"].get<double>(), mean, 1e-6 * mean) << "of one round";
+  }
+  const Outcome table = run(command);
+  EXPECT_TRUE(contains(table.out, "mean over its sparse phase, with the update of its scores"))
+      << table.out;
+}
+
 // With libtorch or without: it is not even loaded.
 TEST_F(TrainCommands, WrongUsageIsOneLineAndLeavesNothing) {
   const std::string bad = scratch_ / "bad.toml", rule = scratch_ / "rule.toml",
