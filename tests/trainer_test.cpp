@@ -14,6 +14,7 @@
 #include "weft/mask/verify.h"
 #include "weft/pack/packed_file.h"
 #include "weft/train/data/checksum.h"
+#include "weft/train/data/sample_order.h"
 #include "weft/train/decode/gpt_decoder.h"
 #include "weft/train/layers/linear.h"
 #include "weft/train/run/run_folder.h"
@@ -151,6 +152,79 @@ TEST(Optimizer, PullsAtMatricesOnly) {
   ASSERT_EQ(optimizer->param_groups().size(), 2u);
   for (const torch::Tensor& one : optimizer->param_groups()[0].params()) EXPECT_GE(one.dim(), 2);
   for (const torch::Tensor& one : optimizer->param_groups()[1].params()) EXPECT_EQ(one.dim(), 1);
+}
+
+TEST(Optimizer, DoesNotPullAtPositions) {
+  const ScratchFolder scratch;
+  for (const RunOptions& options : {text_run(scratch, "lbc"), small_run("vit", "lbc")}) {
+    RunParts parts = make_parts(options);
+    sparsify(*parts.model, training_plan(parts.options, std::nullopt, nullptr));
+    const auto optimizer = make_optimizer(*parts.model, parts.options);
+    std::set<std::string> pulled;
+    for (const auto& parameter : parts.model->named_parameters()) {
+      for (const torch::Tensor& one : optimizer->param_groups()[0].params()) {
+        if (one.is_same(parameter.value())) pulled.insert(parameter.key());
+      }
+    }
+    EXPECT_FALSE(pulled.contains("positions.weight")) << options.model;
+    EXPECT_EQ(pulled.contains("tokens.weight"), options.model == "gpt");
+    EXPECT_TRUE(pulled.contains("head.weight"));
+    for (const std::string& name : pulled) EXPECT_FALSE(contains(name, "scores")) << name;
+  }
+}
+
+// A second model of the same seed takes the step by hand: w - rate · g · clip / |g|, where the norm
+// is of the model's own parameters, and the scores of lbc are scaled with them.
+TEST(Trainer, AStepTakesTheClippedGradients) {
+  struct Norms : TrainerListener {
+    void on_step(const StepReport& report) override { all.push_back(report.gradient_norm); }
+    std::vector<double> all;
+  };
+  for (const std::string recipe : {"dense", "lbc"}) {
+    for (const double clip : {0.05, 1e6, 0.0}) {
+      RunOptions options = small_run("mlp", recipe);
+      options.optimizer = "sgd";
+      options.momentum = 0.0;
+      options.weight_decay = 0.0;
+      options.warmup = 0.0;
+      options.learning_rate = 0.5;
+      options.clip = clip;
+      const RunParts second = make_parts(options);
+      sparsify(*second.model, training_plan(second.options, std::nullopt, nullptr));
+      std::vector<int64_t> samples(static_cast<size_t>(options.batch));
+      SampleOrder(static_cast<uint64_t>(options.seed), second.source->train_samples())
+          .fill(0, samples);
+      const Batch batch = second.source->train_batch(samples, 0);
+      torch::nn::functional::cross_entropy(second.model->forward(batch.inputs), batch.targets)
+          .backward();
+      double weights = 0.0, scores = 0.0;
+      for (const auto& parameter : second.model->named_parameters()) {
+        const double square =
+            parameter.value().grad().to(torch::kDouble).square().sum().item<double>();
+        (parameter.key().ends_with("scores") ? scores : weights) += square;
+      }
+      const double norm = std::sqrt(weights);
+      EXPECT_GT(norm, 0.1) << "there is something to clip";
+      EXPECT_GE(scores, recipe == "lbc" ? 1e-4 * weights : 0.0) << "and a difference to see";
+      const double factor = clip > 0 && norm > clip ? clip / norm : 1.0;
+
+      const ScratchFolder scratch;
+      Norms norms;
+      TrainerSetup setup;
+      setup.listener = &norms;
+      Trainer trainer = Trainer::begin(scratch / "run", make_parts(options), setup);
+      trainer.advance(1);
+      EXPECT_NEAR(norms.all.at(0), norm, 1e-5 * norm);
+      const auto stepped = trainer.model().named_parameters();
+      for (const auto& parameter : second.model->named_parameters()) {
+        const torch::Tensor step = 0.5 * factor * parameter.value().grad();
+        const torch::Tensor expected = parameter.value() - step;
+        const double off = (stepped[parameter.key()] - expected).abs().max().item<double>();
+        EXPECT_LE(off, 1e-4 * step.abs().max().item<double>() + 1e-7)
+            << recipe << " clip " << clip << ": " << parameter.key();
+      }
+    }
+  }
 }
 
 // One batch, or the same batch in parts: the same step, up to rounding.

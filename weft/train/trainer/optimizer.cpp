@@ -8,12 +8,15 @@
 #include <numbers>
 
 #include "weft/core/text.h"
+#include "weft/train/trainer/export_model.h"
 
 namespace weft {
 namespace {
 
 bool decays(const std::string& name, const torch::Tensor& parameter) {
-  return parameter.dim() >= 2 && name.ends_with("weight");
+  const auto layer = layer_of_weight(name);
+  const bool positions = layer && (*layer == "positions" || layer->ends_with(".positions"));
+  return parameter.dim() >= 2 && name.ends_with("weight") && !positions;
 }
 
 // What torch keeps the state of a parameter under: text until 2.0, a pointer since.

@@ -206,16 +206,23 @@ struct Trainer::State {
                     position.step + 1, loss, where));
   }
 
+  // Scales all gradients by clip / norm if the norm is above it, and returns the norm, before. It
+  // is that of the model's own parameters: the scores of lbc are bookkeeping of the recipe, and
+  // must not shrink the step of the weights. Their gradients are linear in those of the weights,
+  // and scaled with them, as a smaller loss would.
   double clip_gradients() {
-    std::vector<torch::Tensor> gradients;
-    for (const torch::Tensor& parameter : parts.model->parameters()) {
-      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    std::set<const void*> scores;
+    for (const auto& [name, layer] : named_layers) {
+      if (layer->scores.defined()) scores.insert(layer->scores.unsafeGetTensorImpl());
     }
-    if (gradients.empty()) return 0.0;
+    std::vector<torch::Tensor> gradients;
     const torch::NoGradGuard no_grad;
     double sum = 0.0;
-    for (const torch::Tensor& gradient : gradients) {
-      const double norm = gradient.norm().item<double>();
+    for (const torch::Tensor& parameter : parts.model->parameters()) {
+      if (!parameter.grad().defined()) continue;
+      gradients.push_back(parameter.grad());
+      if (scores.contains(parameter.unsafeGetTensorImpl())) continue;
+      const double norm = parameter.grad().norm().item<double>();
       sum += norm * norm;
     }
     const double norm = std::sqrt(sum);
