@@ -14,7 +14,7 @@ namespace weft::cli {
 namespace {
 
 double peak_of(const BenchStepArguments& arguments, const std::string& recipe,
-               const std::string& pattern) {
+               const std::string& pattern, const StopSignal& stop) {
   std::vector<std::string> words = {
       "bench",  "step",         "--only-memory", "--recipe",         recipe, "--pattern", pattern,
       "--plan", arguments.plan, "--precision",   arguments.precision};
@@ -27,17 +27,18 @@ double peak_of(const BenchStepArguments& arguments, const std::string& recipe,
   add("--hidden", arguments.shape.hidden);
   add("--heads", arguments.shape.heads);
   add("--threads", arguments.threads);
-  return std::stod(output_of_self(words));
+  return std::stod(output_of_self(words, stop));
 }
 
 // Peak resident memory of each record against dense, each in a process of its own.
-std::vector<double> step_memory(const BenchStepArguments& arguments, Progress& progress) {
-  const double dense = peak_of(arguments, "dense", "2:4");
+std::vector<double> step_memory(const BenchStepArguments& arguments, const StopSignal& stop,
+                                Progress& progress) {
+  const double dense = peak_of(arguments, "dense", "2:4", stop);
   std::vector<double> ratios;
   const double all = static_cast<double>(arguments.recipes.size() * arguments.patterns.size());
   for (const std::string& recipe : arguments.recipes) {
     for (const std::string& pattern : arguments.patterns) {
-      ratios.push_back(peak_of(arguments, recipe, pattern) / dense);
+      ratios.push_back(peak_of(arguments, recipe, pattern, stop) / dense);
       progress.reach(0.7 + 0.3 * static_cast<double>(ratios.size()) / all);
     }
   }
@@ -76,6 +77,11 @@ void print_step_records(const BenchStepArguments& arguments, const bench::StepRe
         threads_text(torch_threads), *found.plain_ms, *found.plain_ms / found.dense_ms,
         threads_text(threads()), *found.plain_all_threads_ms,
         *found.plain_all_threads_ms / found.dense_ms));
+  }
+  if (std::ranges::any_of(arguments.recipes, [](const std::string& recipe) {
+        return Recipe::parse(recipe).forward == ForwardPart::kUnion;
+      })) {
+    print("\nlbc: after its removal only; before that it is slower (weft bench layer)\n");
   }
   const bench::Environment where = bench::environment();
   print(
@@ -157,7 +163,15 @@ int bench_step_work(const BenchStepArguments& arguments) {
   const bench::StepRecords found =
       bench::bench_step(plan, [&](double fraction) { progress.reach(0.7 * fraction); });
   std::vector<double> memory;
-  if (!arguments.no_memory) memory = step_memory(arguments, progress);
+  if (!arguments.no_memory) {
+    const StopSignal stop;  // a process of ours must not be left behind
+    try {
+      memory = step_memory(arguments, stop, progress);
+    } catch (const Stopped&) {
+      progress.finish();
+      stop.end_program("stopped: nothing is kept");
+    }
+  }
   progress.finish();
   arguments.json ? print_step_records_json(arguments, found, memory, torch_threads)
                  : print_step_records(arguments, found, memory, torch_threads);

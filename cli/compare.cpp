@@ -27,7 +27,7 @@ class NotePrinter : public TrainerListener {
 
 // Peak resident bytes of each row, from a few steps in a process of their own.
 std::vector<uint64_t> run_memory(const CompareOptions& options, const CompareResult& result,
-                                 const std::string& out) {
+                                 const std::string& out, const StopSignal& stop) {
   std::vector<uint64_t> peaks;
   Progress progress("memory", result.rows.size());
   for (const CompareRow& row : result.rows) {
@@ -36,7 +36,7 @@ std::vector<uint64_t> run_memory(const CompareOptions& options, const CompareRes
     run.pattern = row.pattern.empty() ? "2:4" : row.pattern;
     run.steps = 6;
     run.eval_samples = 1;
-    peaks.push_back(peak_memory_of(run, std::filesystem::path(out) / "memory"));
+    peaks.push_back(peak_memory_of(run, std::filesystem::path(out) / "memory", stop));
     progress.add(1);
   }
   return peaks;
@@ -61,6 +61,7 @@ Json comparison_json(const CompareOptions& options, const CompareResult& result,
              {"sparse_products", r.products},
              {"file_bytes", r.file_bytes},
              {"check", r.check}};
+    if (r.dense_flips) row["dense_flips"] = *r.dense_flips;
     if (!memory.empty()) {
       row["peak_resident_bytes"] = memory[i];
       row["memory_ratio"] =
@@ -80,33 +81,49 @@ Json comparison_json(const CompareOptions& options, const CompareResult& result,
 
 void print_comparison(const CompareOptions& options, const Json& document) {
   const bool loss = document["metric"] == "eval_loss";
-  Table table({"recipe", "pattern", loss ? ">eval loss" : ">accuracy %", ">±", ">step vs dense",
-               ">memory", ">density", ">flips", "sparse products", "check"});
+  bool dense_flips = false;
+  for (const Json& row : document["rows"]) dense_flips |= row.contains("dense_flips");
+  std::vector<std::string> heads = {
+      "recipe",   "pattern", loss ? ">eval loss" : ">accuracy %", ">±", ">step vs dense", ">memory",
+      ">density", ">flips"};
+  if (dense_flips) heads.push_back(">of dense");
+  heads.insert(heads.end(), {"sparse products", "check"});
+  Table table(heads);
   for (const Json& row : document["rows"]) {
     const double scale = loss ? 1.0 : 100.0;
     const std::string pattern = row["pattern"].get<std::string>();
     const std::string products = row["sparse_products"].get<std::string>();
-    table.add({row["recipe"].get<std::string>(), pattern.empty() ? "-" : pattern,
-               fmt::format("{:.{}f}", scale * row["mean"].get<double>(), loss ? 4 : 2),
-               fmt::format("{:.{}f}", scale * row["sd"].get<double>(), loss ? 4 : 2),
-               fmt::format("{:.2f} ({:.2f}-{:.2f})", row["step_ratio"].get<double>(),
-                           row["step_ratio_spread"][0].get<double>(),
-                           row["step_ratio_spread"][1].get<double>()),
-               row.contains("memory_ratio")
-                   ? fmt::format("{:.2f}", row["memory_ratio"].get<double>())
-                   : "-",
-               fmt::format("{:.3f}", row["density"].get<double>()),
-               fmt::format("{:.1e}", row["flip_rate"].get<double>()),
-               products.empty() ? "none" : products, row["check"].get<std::string>()});
+    std::vector<std::string> cells = {
+        row["recipe"].get<std::string>(),
+        pattern.empty() ? "-" : pattern,
+        fmt::format("{:.{}f}", scale * row["mean"].get<double>(), loss ? 4 : 2),
+        fmt::format("{:.{}f}", scale * row["sd"].get<double>(), loss ? 4 : 2),
+        fmt::format("{:.2f} ({:.2f}-{:.2f})", row["step_ratio"].get<double>(),
+                    row["step_ratio_spread"][0].get<double>(),
+                    row["step_ratio_spread"][1].get<double>()),
+        row.contains("memory_ratio") ? fmt::format("{:.2f}", row["memory_ratio"].get<double>())
+                                     : "-",
+        fmt::format("{:.3f}", row["density"].get<double>()),
+        pattern.empty() ? "-" : fmt::format("{:.1e}", row["flip_rate"].get<double>())};
+    if (dense_flips) {
+      cells.push_back(row.contains("dense_flips")
+                          ? fmt::format("{:.1e}", row["dense_flips"].get<double>())
+                          : "-");
+    }
+    cells.insert(cells.end(),
+                 {products.empty() ? "none" : products, row["check"].get<std::string>()});
+    table.add(cells);
   }
   print(table.str());
   const bench::Environment where = bench::environment();
   const RunOptions& run = options.run;
   print(fmt::format(
       "\n{} on {}: {} steps of {}, {} seeds; step vs dense: time of the dense run / of this one, "
-      "in turns;\nmemory: peak resident, against dense. {}, {}, {}, commit {}\n",
-      run.model, run.data, run.steps, run.batch, options.seeds, where.cpu, where.isa,
-      threads_text(where.threads), where.commit));
+      "in turns;\nmemory: peak resident, against dense; flips: in the sparse phase{}. {}, {}, {}, "
+      "commit {}\n",
+      run.model, run.data, run.steps, run.batch, options.seeds,
+      dense_flips ? ", and those of the same masks on the weights of the dense run" : "", where.cpu,
+      where.isa, threads_text(where.threads), where.commit));
 }
 
 void print_comparison_briefly(const Json& document) {
@@ -142,12 +159,14 @@ int compare_work(const CompareArguments& arguments) {
       arguments.out, options, &stop.signal(), [&](double fraction) { progress.reach(fraction); },
       &notes);
   progress.finish();
-  if (!result) {
-    print("stopped: the same command goes on\n");
-    stop.end_program();
-  }
+  constexpr const char* kStopped = "stopped: the same command goes on";
+  if (!result) stop.end_program(kStopped);
   std::vector<uint64_t> memory;
-  if (!arguments.no_memory) memory = run_memory(options, *result, arguments.out);
+  try {
+    if (!arguments.no_memory) memory = run_memory(options, *result, arguments.out, stop);
+  } catch (const Stopped&) {
+    stop.end_program(kStopped);
+  }
   const Json document = comparison_json(options, *result, memory);
   write_file_atomically(std::filesystem::path(arguments.out) / "compare.json",
                         document.dump(2) + "\n");

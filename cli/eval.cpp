@@ -1,4 +1,5 @@
 // weft eval: the model of a finished run on the test samples.
+#include "cli/progress.h"
 #include "cli/shared.h"
 #include "cli/train_work.h"
 #include "weft/report/table.h"
@@ -13,8 +14,14 @@ int eval_work(const EvalArguments& arguments) {
   set_threads(static_cast<int>(
       arguments.threads > 0 ? arguments.threads : std::max<int64_t>(1, parts.options.threads)));
   at::set_num_threads(threads());
-  const EvalReport r = evaluate(*parts.model, *parts.source,
-                                parts.options.batch / parts.options.accumulate, arguments.samples);
+  EvalPlan plan{parts.options.batch / parts.options.accumulate,
+                arguments.samples < 0 ? parts.options.eval_samples : arguments.samples};
+  Progress progress("evaluating", 1000);
+  plan.progress = [&](int64_t done, int64_t all) {
+    progress.reach(static_cast<double>(done) / static_cast<double>(all));
+  };
+  const EvalReport r = *evaluate(*parts.model, *parts.source, plan);
+  progress.finish();
   if (arguments.json) {
     print_json({{"run", arguments.folder},
                 {"weights", arguments.weights.empty() ? Json(nullptr) : Json(arguments.weights)},

@@ -11,6 +11,7 @@
 
 #include "cli/command.h"
 #include "cli/convert.h"
+#include "cli/stop_signal.h"
 #include "cli/train_commands.h"
 
 namespace weft::cli {
@@ -26,10 +27,13 @@ void wait_politely() {
 [[noreturn]] void become_weft_train(char** argv) {
   wait_politely();
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "weft-train";
+  hold_stop_signals(true);  // loading libtorch takes a while, and nobody would answer them
   ::execv(program.c_str(), argv);
+  const int failure = errno;
+  hold_stop_signals(false);
   throw Error(fmt::format(
       "cannot run {} ({}): this command needs libtorch, and weft may have been built without it",
-      program.string(), std::strerror(errno)));
+      program.string(), std::strerror(failure)));
 }
 
 std::vector<CommandEntry> commands(int, char** argv) {

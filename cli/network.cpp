@@ -90,8 +90,9 @@ std::map<std::string, std::vector<double>> Network::estimate_norms() {
   return found;
 }
 
-EvalReport Network::evaluate(int64_t count) {
-  return weft::evaluate(*parts_.model, *parts_.source, samples().batch, count);
+EvalReport Network::evaluate() {
+  return weft::evaluate(*parts_.model, *parts_.source, samples().batch,
+                        parts_.options.eval_samples);
 }
 
 void Network::Inputs::check(const std::string& layer, const WeightShape& shape, int64_t) const {

@@ -23,7 +23,7 @@ class Network : public ModelToConvert {
   Weights weights() const;
   void restore(const Weights& weights);
 
-  EvalReport evaluate(int64_t samples);  // on test samples; 0: all
+  EvalReport evaluate();  // on as many test samples as the run took
   const RunOptions& options() const { return parts_.options; }
   const BatchSource& source() const { return *parts_.source; }
 

@@ -1,12 +1,15 @@
 // Runs the command that was called and turns errors into one line and an exit code: 0 done, 1
 // failed, 2 wrong usage.
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <new>
 
 #include "cli/command.h"
+#include "cli/stop_signal.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/isa.h"
 #include "weft/core/text.h"
@@ -16,16 +19,21 @@
 namespace weft::cli {
 namespace {
 
+// Calls only what a signal handler may.
 void end_by_signal(int signal) {
   remove_unfinished_files();
+  for (const char* part : {"weft: stopped by ", stop_signal_name(signal), "\n"}) {
+    if (::write(STDERR_FILENO, part, std::strlen(part)) < 0) break;
+  }
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
 
 void handle_signals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : kStopSignals) {
     if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
   }
+  hold_stop_signals(false);
   // A closed pipe and a file that grows too large are failed writes, reported as such.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

@@ -47,7 +47,7 @@ class RecoveryLadder {
     Network network(model);
     const CachedInputs inputs(network.inputs());
     const Network::Weights dense = network.weights();
-    dense_ = network.evaluate(0);
+    dense_ = network.evaluate();
     Progress progress("converting", arguments_.patterns.size() * kSteps.size());
     for (const std::string& pattern : arguments_.patterns) {
       for (const std::string step : kSteps) {
@@ -90,7 +90,7 @@ class RecoveryLadder {
       for (const auto& [tensor, values] : outcome.changed) network.set(tensor.info.name, values);
     }
     if (step == kNorms) network.estimate_norms();
-    rung.eval = network.evaluate(0);
+    rung.eval = network.evaluate();
     return rung;
   }
 

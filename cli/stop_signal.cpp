@@ -1,6 +1,7 @@
 #include "cli/stop_signal.h"
 
-#include <csignal>
+#include <signal.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -8,12 +9,10 @@ namespace weft::cli {
 namespace {
 
 std::atomic<int> came{0};
-void (*before_interrupt)(int) = SIG_DFL;
-void (*before_terminate)(int) = SIG_DFL;
+std::array<void (*)(int), kStopSignals.size()> before;
 
 void restore() {
-  std::signal(SIGINT, before_interrupt);
-  std::signal(SIGTERM, before_terminate);
+  for (size_t i = 0; i < kStopSignals.size(); ++i) std::signal(kStopSignals[i], before[i]);
 }
 
 void note_signal(int signal) {
@@ -23,12 +22,23 @@ void note_signal(int signal) {
 
 }  // namespace
 
+const char* stop_signal_name(int signal) {
+  return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGHUP";
+}
+
+void hold_stop_signals(bool hold) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : kStopSignals) sigaddset(&signals, signal);
+  ::sigprocmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &signals, nullptr);
+}
+
 StopSignal::StopSignal() {
   came = 0;
-  before_interrupt = std::signal(SIGINT, note_signal);
-  before_terminate = std::signal(SIGTERM, note_signal);
-  if (before_interrupt == SIG_IGN) std::signal(SIGINT, SIG_IGN);
-  if (before_terminate == SIG_IGN) std::signal(SIGTERM, SIG_IGN);
+  for (size_t i = 0; i < kStopSignals.size(); ++i) {
+    before[i] = std::signal(kStopSignals[i], note_signal);
+    if (before[i] == SIG_IGN) std::signal(kStopSignals[i], SIG_IGN);  // nohup
+  }
 }
 
 StopSignal::~StopSignal() {
@@ -37,7 +47,8 @@ StopSignal::~StopSignal() {
 
 const std::atomic<int>& StopSignal::signal() const { return came; }
 
-void StopSignal::end_program() const {
+void StopSignal::end_program(const std::string& message) const {
+  std::fputs((message + "\n").c_str(), stdout);  // its terminal may be gone
   std::fflush(stdout);
   std::signal(came, SIG_DFL);
   std::raise(came);

@@ -1,10 +1,23 @@
-// StopSignal: while it lives, the first SIGINT or SIGTERM asks long work to come to a good end; the
-// second ends the program at once, as it would have without.
+// StopSignal: while it lives, the first SIGINT, SIGTERM or SIGHUP asks long work to come to a good
+// end; the second ends the program at once, as the first would have without (program.cpp).
+//
+// It is for work that has something to save. All other work is ended at once: it leaves no file
+// half-written. One at a time.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <csignal>
+#include <string>
 
 namespace weft::cli {
+
+// What asks a program to end: a key, a supervisor, a terminal that is gone.
+inline constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGHUP};
+const char* stop_signal_name(int signal);  // "SIGTERM"
+// Holds them back, or lets them come, those that came meanwhile first. A program that becomes
+// another holds them back until that one can answer them.
+void hold_stop_signals(bool hold);
 
 class StopSignal {
  public:
@@ -14,8 +27,9 @@ class StopSignal {
   StopSignal& operator=(const StopSignal&) = delete;
 
   const std::atomic<int>& signal() const;  // 0: none came
-  // Ends the program by the signal that came, so that the caller of the program sees it.
-  [[noreturn]] void end_program() const;
+  // Prints a line that says so and ends the program by the signal that came, so that the caller of
+  // the program sees it.
+  [[noreturn]] void end_program(const std::string& message) const;
 };
 
 }  // namespace weft::cli

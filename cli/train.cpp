@@ -98,19 +98,21 @@ class TrainDisplay : public TrainerListener {
     const std::string line =
         fmt::format("step {}/{}  loss {:.4f}  {:.0f} {}/s  flips {:.2e}  {} left", r.step, steps_,
                     r.loss, units_ / seconds_, unit_, flips_, duration_text(left));
-    if (terminal_) {
-      std::fputs(fmt::format("\r{}\033[K", line).c_str(), stderr);
-      on_line_ = true;
-    } else {
-      print(line + "\n");
-      std::fflush(stdout);
-    }
+    show(line);
   }
   void on_eval(const EvalReport& r) override {
     clear();
     print(fmt::format("step {}  eval loss {:.4f}  accuracy {}  ({} samples, {})\n", r.step, r.loss,
                       percent(r.accuracy), r.samples, seconds_text(r.seconds)));
     std::fflush(stdout);
+  }
+  void on_evaluating(int64_t done, int64_t all) override {
+    const auto now = Clock::now();
+    if (done == 0) drawn_ = now;  // short work needs no line
+    const auto wait = terminal_ ? std::chrono::milliseconds(500) : std::chrono::seconds(10);
+    if (now - drawn_ < wait) return;
+    drawn_ = now;
+    show(fmt::format("evaluating: {} of {} samples", done, all));
   }
   void on_note(const std::string& note) override {
     clear();
@@ -123,6 +125,17 @@ class TrainDisplay : public TrainerListener {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  void show(const std::string& line) {
+    if (terminal_) {
+      std::fputs(fmt::format("\r{}\033[K", line).c_str(), stderr);
+      on_line_ = true;
+    } else {
+      print(line + "\n");
+      std::fflush(stdout);
+    }
+  }
+
   const bool terminal_ = ::isatty(STDERR_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
   bool on_line_ = false;
   int64_t steps_ = 0, first_ = 0;
@@ -153,11 +166,10 @@ void print_start(const Trainer& trainer) {
   std::fflush(stdout);
 }
 
-void stop_early(Trainer& trainer, const StopSignal& stop, const std::string& folder) {
+[[noreturn]] void stop_early(Trainer& trainer, const StopSignal& stop, const std::string& folder) {
   trainer.save_checkpoint();
-  print(fmt::format("stopped after step {}: go on with weft train --resume {}\n", trainer.step(),
-                    folder));
-  stop.end_program();
+  stop.end_program(fmt::format("stopped after step {}: go on with weft train --resume {}",
+                               trainer.step(), folder));
 }
 
 void print_result(const Trainer& trainer, const RunResult& r) {
@@ -200,7 +212,10 @@ int train_work(const TrainArguments& arguments) {
   trainer.advance(trainer.options().steps, &stop.signal());
   display.clear();
   if (stop.signal() != 0 && !trainer.finished()) stop_early(trainer, stop, folder);
-  print_result(trainer, trainer.finish());
+  const std::optional<RunResult> result = trainer.finish(&stop.signal());
+  display.clear();
+  if (!result) stop_early(trainer, stop, folder);
+  print_result(trainer, *result);
   return 0;
 }
 

@@ -126,7 +126,7 @@ void CompareArguments::declare(Flags& flags) {
              "Do not measure the memory of each run in a process of its own");
   flags.flag("--brief", brief, "A table that fits 80 columns");
   flags.flag("--json", json, "Print compare.json instead of the table");
-  run.declare(flags, {"recipe", "pattern", "rule"});
+  run.declare(flags, {"recipe", "pattern", "rule", "flips-of"});
 }
 
 CompareOptions CompareArguments::options() const {
@@ -163,7 +163,8 @@ void EvalArguments::declare(Flags& flags) {
   flags.text("--weights", "FILE", weights,
              "Other weights than the run's: what a conversion has made of them");
   declare_data(flags, data);
-  flags.integer("--samples", samples, 0, int64_t{1} << 40, "Test samples; 0: all");
+  flags.integer("--samples", samples, -1, int64_t{1} << 40,
+                "Test samples, spread over all; 0: all; -1: as many as the run took");
   flags.integer("--threads", threads, 0, kMaxThreads, "Threads; 0: as the run");
   flags.flag("--json", json, "Print JSON");
 }

@@ -42,7 +42,7 @@ struct CompareArguments {
 
 struct EvalArguments {
   std::string folder, weights, data;
-  int64_t samples = 0, threads = 0;
+  int64_t samples = -1, threads = 0;
   bool json = false;
 
   void declare(Flags& flags);

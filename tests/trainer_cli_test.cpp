@@ -55,6 +55,90 @@ class TrainerCommands : public ::testing::Test {
     return false;
   }
 
+  bool wait_for(const std::filesystem::path& path) const {
+    for (int i = 0; i < 6000; ++i) {
+      if (std::filesystem::exists(path)) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+  // Until the file is being written, under its temporary name.
+  static void wait_for_begun(const std::filesystem::path& path) {
+    const std::string prefix = "." + path.filename().string() + ".weft-";
+    for (int i = 0; i < 6000; ++i) {
+      for (const std::string& name : names_in(path.parent_path())) {
+        if (name.starts_with(prefix)) return;
+      }
+      sleep_ms(2);
+    }
+    ADD_FAILURE() << path << " is not written";
+  }
+  // Until the program answers signals, and a little longer: loading libtorch takes a while.
+  static void wait_until_at_work(const Program& program, bool torch) {
+    const std::string process = fmt::format("/proc/{}", program.pid());
+    for (int i = 0; i < 6000; ++i) {
+      std::error_code failure;
+      const auto exe = std::filesystem::read_symlink(process + "/exe", failure);
+      const std::string status = contents(process + "/status");
+      const size_t caught = status.find("SigCgt:");
+      const bool answers =
+          caught != std::string::npos &&
+          (std::stoull(status.substr(caught + 7), nullptr, 16) >> (SIGTERM - 1) & 1);
+      if (answers && exe.filename() == (torch ? "weft-train" : "weft")) return sleep_ms(700);
+      sleep_ms(10);
+    }
+    ADD_FAILURE() << "does not start";
+  }
+  static void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+  // Asks a program to end: it must, soon, by the signal, and with a line that says so.
+  static Outcome stop(Program& program, int signal = SIGTERM) {
+    const auto start = std::chrono::steady_clock::now();
+    ::kill(program.pid(), signal);
+    const Outcome outcome = program.wait();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    EXPECT_EQ(outcome.code, 128 + signal) << outcome.out << outcome.err;
+    EXPECT_LT(took.count(), 5.0);
+    EXPECT_TRUE(contains(outcome.out + outcome.err, "stopped")) << outcome.out << outcome.err;
+    return outcome;
+  }
+  // Words of running processes that have this one among them.
+  static int processes_with(const std::string& word) {
+    int found = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      found += contains(contents(entry.path() / "cmdline"), word);
+    }
+    return found;
+  }
+  // A text, of so many lines.
+  std::string text_file(int lines) const {
+    std::ofstream text(scratch_ / "text");
+    for (int i = 0; i < lines; ++i) text << "Once upon a time there was number " << i % 97 << ".\n";
+    return "text:" + folder("text");
+  }
+  std::vector<std::string> comparison(const std::string& width, const std::string& batch,
+                                      const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"compare",
+                                          "--model",
+                                          "mlp",
+                                          "--width",
+                                          width,
+                                          "--batch",
+                                          batch,
+                                          "--train-images",
+                                          "100",
+                                          "--test-images",
+                                          "50",
+                                          "--seeds",
+                                          "1",
+                                          "--recipes",
+                                          "dense,s-ste",
+                                          "--out",
+                                          folder("compare")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
   ScratchFolder scratch_;
 };
 
@@ -157,8 +241,8 @@ TEST_F(TrainerCommands, ARunIsNotOverwrittenAndAFinishedOneNotResumed) {
 
 TEST_F(TrainerCommands, ASignalSavesAndTheRunGoesOnBitForBit) {
   ASSERT_EQ(run(train("whole", {"--recipe", "t-sr-ste"}, "150")).code, 0);
-  for (const int signal : {SIGINT, SIGTERM}) {
-    const std::string name = signal == SIGINT ? "interrupted" : "terminated";
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const std::string name = fmt::format("stopped{}", signal);
     Program program(train(name, {"--recipe", "t-sr-ste", "--checkpoint-every", "0"}, "150"));
     ASSERT_TRUE(wait_for_step(name, 30));
     ::kill(program.pid(), signal);
@@ -179,6 +263,154 @@ TEST_F(TrainerCommands, ASignalSavesAndTheRunGoesOnBitForBit) {
     }
     EXPECT_EQ(expected, 150);
   }
+}
+
+// All of a text is evaluated, which takes long; the signal comes in the midst of it.
+TEST_F(TrainerCommands, ASignalInTheLastEvaluationSavesTheRun) {
+  Program program({"train",
+                   "--model",
+                   "gpt",
+                   "--data",
+                   text_file(40000),
+                   "--width",
+                   "32",
+                   "--depth",
+                   "1",
+                   "--heads",
+                   "2",
+                   "--context",
+                   "32",
+                   "--batch",
+                   "4",
+                   "--steps",
+                   "3",
+                   "--plan",
+                   "dense",
+                   "--recipe",
+                   "dense",
+                   "--checkpoint-every",
+                   "0",
+                   "--eval-samples",
+                   "0",
+                   "--out",
+                   folder("run")});
+  ASSERT_TRUE(wait_for_step("run", 3));
+  sleep_ms(100);
+  const Outcome stopped = stop(program);
+  EXPECT_TRUE(contains(stopped.out, "stopped after step 3: go on with weft train --resume"))
+      << stopped.out;
+  EXPECT_FALSE(std::filesystem::exists(folder("run") + "/model.safetensors"));
+  const Outcome resumed = run({"train", "--resume", folder("run")});
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_TRUE(contains(resumed.out, "going on after step 3")) << resumed.out;
+  EXPECT_TRUE(std::filesystem::exists(folder("run") + "/model.safetensors"));
+}
+
+// By default it takes seconds whatever the text, and windows from everywhere in it.
+TEST_F(TrainerCommands, EvaluatesAPartOfALongText) {
+  const std::string data = text_file(45000);  // of 38 bytes, a tenth of it to test on
+  const Outcome trained =
+      run({"train", "--model", "gpt",   "--data",    data,    "--width", "16",         "--depth",
+           "1",     "--heads", "2",     "--context", "128",   "--batch", "16",         "--steps",
+           "2",     "--plan",  "dense", "--recipe",  "dense", "--out",   folder("run")});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_TRUE(contains(trained.out, "(1024 samples, ")) << trained.out;
+  const Outcome again = run({"eval", folder("run"), "--json"});
+  ASSERT_EQ(again.code, 0) << again.err;
+  const Json record = Json::parse(contents(folder("run") + "/run.json"), "run.json");
+  EXPECT_EQ(again.json()["eval_samples"], 1024);
+  EXPECT_EQ(again.json()["eval_loss"], record["result"]["eval_loss"]);
+  const Json all = run({"eval", folder("run"), "--samples", "0", "--json"}).json();
+  EXPECT_EQ(all["eval_samples"], 1332);
+}
+
+// Work with nothing to save ends at once, and says so; no file is begun and left.
+TEST_F(TrainerCommands, ASignalEndsTimingPlanningAndConverting) {
+  const std::string in = folder("in.safetensors"), out = folder("out.safetensors");
+  ASSERT_EQ(run({"synth", in, "--width", "1024", "--layers", "2"}).code, 0);
+  const auto wide = [&](const std::string& model, const std::string& width, const std::string& plan,
+                        const std::string& name) {
+    return std::vector<std::string>{
+        "train", "--model", model, "--width",        width,       "--batch",
+        "64",    "--steps", "2",   "--train-images", "200",       "--test-images",
+        "50",    "--plan",  plan,  "--out",          folder(name)};
+  };
+  ASSERT_EQ(run(wide("mlp", "768", "dense", "run")).code, 0);
+  const std::set<std::string> with_torch = {"layer", "step", folder("run"), "--model"};
+  const std::vector<std::vector<std::string>> commands = {
+      {"plan", "--shape", "4096x4096x4096", "--pattern", "2:4"},
+      {"bench", "layer", "--rounds", "30"},
+      {"bench", "step", "--rounds", "100"},
+      {"bench", "gemm"},
+      {"bench", "solve"},
+      {"bench", "convert", "--layer", "4096x4096"},
+      {"convert", in, out, "--pattern", "8:16", "--transposable"},
+      {"recovery", folder("run"), "--samples", "1000000"},
+      wide("cnn", "64", "auto", "planning"),
+  };
+  for (const std::vector<std::string>& command : commands) {
+    const std::set<std::string> before = names_in(scratch_.path());
+    for (const int signal : {SIGTERM, SIGHUP}) {
+      Program program(command);
+      // Converting is what has begun to write; the rest takes many seconds.
+      command[0] == "convert" ? wait_for_begun(out)
+                              : wait_until_at_work(program, with_torch.contains(command[1]));
+      const Outcome stopped = stop(program, signal);
+      const std::string line =
+          fmt::format("weft: stopped by {}\n", signal == SIGTERM ? "SIGTERM" : "SIGHUP");
+      EXPECT_EQ(stopped.err, line) << command[0] << " " << command[1];
+    }
+    std::set<std::string> after = names_in(scratch_.path());
+    after.erase("cache");
+    std::set<std::string> expected = before;
+    expected.erase("cache");
+    EXPECT_EQ(after, expected) << command[0] << " " << command[1];
+  }
+}
+
+// While libtorch is loaded nobody could answer: signals wait until somebody can.
+TEST_F(TrainerCommands, ASignalThatComesEarlyIsAnswered) {
+  for (const int ms : {30, 150}) {
+    Program program(train("run", {}, "100000"));
+    sleep_ms(ms);
+    ::kill(program.pid(), SIGTERM);
+    const Outcome outcome = program.wait();
+    EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.err;
+    EXPECT_EQ(outcome.err, "weft: stopped by SIGTERM\n");
+    EXPECT_FALSE(std::filesystem::exists(folder("run")));
+  }
+}
+
+TEST_F(TrainerCommands, ASignalEndsAComparisonWhereverItIs) {
+  // While it measures for the planner: nothing has been trained.
+  {
+    Program program(comparison(
+        "512", "100", {"--steps", "20", "--plan", "auto", "--pattern", "2:4", "--pattern", "1:4"}));
+    wait_until_at_work(program, /*torch=*/true);
+    EXPECT_TRUE(contains(stop(program).out, "stopped: the same command goes on"));
+  }
+  std::filesystem::remove_all(folder("compare"));
+  // While it trains.
+  const std::vector<std::string> arguments =
+      comparison("32", "16", {"--steps", "600", "--plan", "sparse", "--checkpoint-every", "0"});
+  {
+    Program program(arguments);
+    ASSERT_TRUE(wait_for_step("compare/s-ste-2of4-seed1", 20));
+    EXPECT_TRUE(contains(stop(program, SIGHUP).out, "stopped: the same command goes on"));
+    EXPECT_EQ(names_in(folder("compare") + "/dense-seed1/checkpoints").size(), 1u);
+  }
+  // While it measures memory, in a process of its own.
+  {
+    Program program(arguments);
+    ASSERT_TRUE(wait_for(folder("compare") + "/memory"));
+    EXPECT_TRUE(contains(stop(program).out, "stopped: the same command goes on"));
+    EXPECT_FALSE(std::filesystem::exists(folder("compare") + "/memory"));
+    EXPECT_EQ(processes_with(folder("compare") + "/memory"), 0);
+    EXPECT_FALSE(std::filesystem::exists(folder("compare") + "/compare.json"));
+  }
+  const Outcome whole = run(arguments);
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_TRUE(std::filesystem::exists(folder("compare") + "/compare.json"));
 }
 
 // The short form of scripts/survive.

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <csignal>
 #include <fstream>
+#include <functional>
 
 #include "tests/scratch_folder.h"
 #include "tests/support.h"
@@ -326,7 +328,63 @@ TEST(Evaluate, CountsEverySampleOnce) {
   EXPECT_TRUE(parts.model->is_training()) << "as it was";
 }
 
-// ─── resuming ───
+// Loss of these test samples, one by one.
+double loss_of_samples(Model& model, const BatchSource& source, const std::vector<int64_t>& all) {
+  const torch::NoGradGuard no_grad;
+  model.eval();
+  double sum = 0.0;
+  for (const int64_t sample : all) {
+    const Batch one = source.test_batch(std::vector<int64_t>{sample});
+    sum += torch::nn::functional::cross_entropy(model.forward(one.inputs).flatten(0, -2),
+                                                one.targets.flatten())
+               .item<double>();
+  }
+  model.train();
+  return sum / static_cast<double>(all.size());
+}
+
+TEST(Evaluate, SpreadsItsSamplesOverAll) {
+  RunParts parts = make_parts(small_run("cnn", "dense"));  // 20 test images
+  EXPECT_NEAR(evaluate(*parts.model, *parts.source, 3, 5).loss,
+              loss_of_samples(*parts.model, *parts.source, {0, 4, 8, 12, 16}), 1e-5);
+  EXPECT_NEAR(evaluate(*parts.model, *parts.source, 8, 3).loss,
+              loss_of_samples(*parts.model, *parts.source, {0, 6, 13}), 1e-5);
+}
+
+TEST(Evaluate, TakesASensibleNumberByDefault) {
+  RunOptions options;
+  EXPECT_EQ(options.resolved().eval_samples, 10000) << "images: all of most test sets";
+  options.model = "gpt";
+  EXPECT_EQ(options.resolved().eval_samples, 1024) << "windows of 128 bytes";
+  options.context = 1024;
+  EXPECT_EQ(options.resolved().eval_samples, 128);
+  options.context = 1 << 20;
+  EXPECT_EQ(options.resolved().eval_samples, 1);
+  options.eval_samples = 0;
+  EXPECT_EQ(options.resolved().eval_samples, 0) << "all";
+}
+
+TEST(Evaluate, SaysHowFarItIsAndStops) {
+  RunParts parts = make_parts(small_run("mlp", "dense"));
+  std::vector<int64_t> done;
+  std::atomic<int> stop{0};
+  EvalPlan plan{6, 0, &stop, [&](int64_t now, int64_t all) {
+                  EXPECT_EQ(all, 20);
+                  done.push_back(now);
+                }};
+  EXPECT_TRUE(evaluate(*parts.model, *parts.source, plan));
+  EXPECT_EQ(done, (std::vector<int64_t>{0, 6, 12, 18}));
+  done.clear();
+  plan.progress = [&](int64_t now, int64_t) {
+    done.push_back(now);
+    if (now == 6) stop = 1;
+  };
+  EXPECT_FALSE(evaluate(*parts.model, *parts.source, plan));
+  EXPECT_EQ(done, (std::vector<int64_t>{0, 6}));
+  EXPECT_TRUE(parts.model->is_training()) << "as it was";
+}
+
+// ─── flips ───
 
 std::string finished_model(const std::filesystem::path& folder, Trainer trainer) {
   trainer.advance(trainer.options().steps);
@@ -343,6 +401,347 @@ std::string interrupted_model(const std::filesystem::path& folder, const RunOpti
   }
   return finished_model(folder, Trainer::resume(folder, make_parts(resume_options(folder))));
 }
+
+using Weights = std::map<std::string, torch::Tensor>;
+
+// Whether a mask keeps a weight: the `keep` largest |w| of every four inputs, one row after the
+// other.
+std::vector<bool> top_n(const torch::Tensor& weight, int keep) {
+  const torch::Tensor flat = weight.detach().abs().reshape({-1, 4}).contiguous();
+  std::vector<bool> kept;
+  for (int64_t group = 0; group < flat.size(0); ++group) {
+    const float* w = flat.data_ptr<float>() + 4 * group;
+    for (int i = 0; i < 4; ++i) {
+      int larger = 0;
+      for (int j = 0; j < 4; ++j) larger += w[j] > w[i];
+      kept.push_back(larger < keep);
+    }
+  }
+  return kept;
+}
+
+// The best of the masks with two of each row and column, tile by tile.
+std::vector<bool> transposable_2of4(const torch::Tensor& weight) {
+  std::vector<int> masks;
+  for (int bits = 0; bits < 1 << 16; ++bits) {
+    bool right = true;
+    for (int i = 0; i < 4 && right; ++i) {
+      int row = 0, col = 0;
+      for (int j = 0; j < 4; ++j) {
+        row += bits >> (4 * i + j) & 1;
+        col += bits >> (4 * j + i) & 1;
+      }
+      right = row == 2 && col == 2;
+    }
+    if (right) masks.push_back(bits);
+  }
+  EXPECT_EQ(masks.size(), 90u);
+  const torch::Tensor w = weight.detach().abs().to(torch::kDouble).contiguous();
+  const int64_t cols = w.size(1);
+  std::vector<bool> kept(static_cast<size_t>(w.numel()));
+  for (int64_t row = 0; row < w.size(0); row += 4) {
+    for (int64_t col = 0; col < cols; col += 4) {
+      double best = -1.0;
+      int chosen = 0;
+      for (const int bits : masks) {
+        double sum = 0.0;
+        for (int i = 0; i < 16; ++i) {
+          if (bits >> i & 1) sum += w.data_ptr<double>()[(row + i / 4) * cols + col + i % 4];
+        }
+        if (sum > best) best = sum, chosen = bits;
+      }
+      for (int i = 0; i < 16; ++i) {
+        kept[static_cast<size_t>((row + i / 4) * cols + col + i % 4)] = chosen >> i & 1;
+      }
+    }
+  }
+  return kept;
+}
+
+using MaskOf = std::function<std::vector<bool>(const std::string& layer, const torch::Tensor&)>;
+
+// Bits that differ per weight, from one of these weights to the other.
+double flips_between(const Weights& before, const Weights& after,
+                     const std::vector<std::string>& layers, const MaskOf& mask_of) {
+  int64_t changed = 0, weights = 0;
+  for (const std::string& layer : layers) {
+    const std::vector<bool> old_mask = mask_of(layer, before.at(layer + ".weight"));
+    const std::vector<bool> new_mask = mask_of(layer, after.at(layer + ".weight"));
+    for (size_t i = 0; i < old_mask.size(); ++i) changed += old_mask[i] != new_mask[i];
+    weights += static_cast<int64_t>(old_mask.size());
+  }
+  return static_cast<double>(changed) / static_cast<double>(weights);
+}
+
+Weights weights_now(Model& model) {
+  Weights all;
+  for (const auto& each : model.named_parameters()) all[each.key()] = each.value().detach().clone();
+  return all;
+}
+
+std::vector<Json> step_lines(const std::filesystem::path& folder) {
+  std::vector<Json> lines;
+  std::ifstream stream(folder / "metrics.jsonl");
+  for (std::string line; std::getline(stream, line);) {
+    const Json entry = Json::parse(line, "metrics");
+    if (entry.contains("loss")) lines.push_back(entry);
+  }
+  return lines;
+}
+
+// Every kind of mask, at every step, against the count of this test, on the layers that a sparse
+// run has: block 0's qkv is one of them, the embedding is no layer, the head is the last one.
+TEST(DenseFlips, AreThoseThatASparseRunWouldCount) {
+  const std::vector<std::string> blocks = {"blocks.0.attention.qkv", "blocks.0.attention.proj",
+                                           "blocks.0.fc1", "blocks.0.fc2"};
+  const MaskOf two_of_four = [](const std::string&, const torch::Tensor& w) { return top_n(w, 2); };
+  const MaskOf one_of_four = [](const std::string&, const torch::Tensor& w) { return top_n(w, 1); };
+  const MaskOf tiles = [](const std::string&, const torch::Tensor& w) {
+    return transposable_2of4(w);
+  };
+  const MaskOf by_rule = [](const std::string& layer, const torch::Tensor& w) {
+    return top_n(w, layer.ends_with("fc1") ? 1 : 2);
+  };
+  struct Case {
+    std::string counted;
+    MaskOf mask;
+    int64_t first = 1, last = 12, every = 1;  // steps with masks before and after
+    std::vector<std::string> rules = {}, leave = {};
+    bool ends = false;
+  };
+  const std::vector<Case> cases = {
+      {"ste@2:4", two_of_four},
+      {"s-ste@1:4", one_of_four},
+      {"transposable+mask_every=1@2:4", tiles},
+      {"t-sr-ste+mask_every=1@2:4", tiles, 1, 9},         // a dense tail of 2 steps
+      {"ste+dense_head=0.3@2:4", two_of_four, 5, 12},     // masks from step 4 on
+      {"ste+mask_every=3@2:4", two_of_four, 1, 12, 3},    // and held in between
+      {"ste@2:4", by_rule, 1, 12, 1, {".*fc1=ste@1:4"}},  // a pattern of its own
+      {"ste@2:4", two_of_four, 1, 12, 1, {".*proj=dense"}, {"blocks.0.attention.proj"}},
+      {"ste@2:4", two_of_four, 1, 12, 1, {}, {}, true},
+  };
+  for (const Case& c : cases) {
+    const ScratchFolder scratch;
+    RunOptions options = text_run(scratch, "dense");
+    options.flips_of = {c.counted};
+    options.rules = c.rules;
+    options.sparse_ends = c.ends;
+    std::vector<std::string> layers;
+    for (const std::string& one : blocks) {
+      if (std::ranges::find(c.leave, one) == c.leave.end()) layers.push_back(one);
+    }
+    if (c.ends) layers.push_back("head");
+    Trainer trainer = Trainer::begin(scratch / "run", make_parts(options));
+    std::vector<Weights> weights = {weights_now(trainer.model())};
+    for (int64_t i = 0; i < options.steps; ++i) {
+      trainer.advance(1);
+      weights.push_back(weights_now(trainer.model()));
+    }
+    const RunResult result = trainer.finish();
+    const std::vector<Json> lines = step_lines(scratch / "run");
+    ASSERT_EQ(lines.size(), 12u);
+    double sum = 0.0;
+    for (int64_t step = 1; step <= 12; ++step) {
+      const bool counts = step >= c.first && step <= c.last && step % c.every == 0;
+      const double expected =
+          counts ? flips_between(weights[static_cast<size_t>(step - c.every)],
+                                 weights[static_cast<size_t>(step)], layers, c.mask)
+                 : 0.0;
+      const Json& line = lines[static_cast<size_t>(step - 1)];
+      EXPECT_NEAR(line["dense_flips"][c.counted].get<double>(), expected, 1e-12)
+          << c.counted << " at step " << step;
+      EXPECT_EQ(line["flip_rate"], line["dense_flips"][c.counted]);
+      sum += expected;
+    }
+    EXPECT_GT(sum, 0.0) << c.counted;
+    const double mean = sum / static_cast<double>(c.last - c.first + 1);
+    EXPECT_NEAR(result.dense_flips.at(c.counted), mean, 1e-12) << c.counted;
+    EXPECT_EQ(result.flip_rate, result.dense_flips.at(c.counted));
+    EXPECT_EQ(read_run_result(scratch / "run").dense_flips, result.dense_flips);
+
+    // The layers are those of the sparse run.
+    options.recipe = c.counted.substr(0, c.counted.find('@'));
+    options.pattern = c.counted.substr(c.counted.find('@') + 1);
+    options.flips_of.clear();
+    Trainer sparse = Trainer::begin(scratch / "sparse", make_parts(options));
+    sparse.advance(1);
+    const Json named = step_lines(scratch / "sparse").at(0)["layers"];
+    EXPECT_EQ(named.size(), layers.size()) << c.counted;
+    for (const std::string& layer : layers) EXPECT_TRUE(named.contains(layer)) << layer;
+  }
+}
+
+TEST(DenseFlips, GoOnWhereTheyWere) {
+  const ScratchFolder scratch;
+  RunOptions options = small_run("mlp", "dense");
+  options.pattern = "1:4";
+  options.flips_of = {"ste", "ste+mask_every=5@2:4", "sr-ste+order_every=3@2:4x2"};
+  const auto whole = scratch / "whole", pieces = scratch / "pieces";
+  finished_model(whole, Trainer::begin(whole, make_parts(options)));
+  interrupted_model(pieces, options, {3, 4, 5});
+  const RunResult expected = read_run_result(whole);
+  EXPECT_EQ(read_run_result(pieces).dense_flips, expected.dense_flips);
+  EXPECT_EQ(expected.dense_flips.size(), 3u);
+  EXPECT_TRUE(expected.dense_flips.contains("ste@1:4")) << "at the pattern of the run";
+  for (const auto& [name, rate] : expected.dense_flips) EXPECT_GT(rate, 0.0) << name;
+  EXPECT_FALSE(contains(contents(whole / "model.safetensors"), "flips")) << "not exported";
+}
+
+TEST(DenseFlips, OfWhatHasNoMasksOrOnlyScoresAreRefused) {
+  RunOptions options;
+  const OptionField& field = option_field("flips-of", "test");
+  EXPECT_TRUE(contains(message_of([&] { field.set(options, {"dense"}); }), "has no masks"));
+  EXPECT_TRUE(contains(message_of([&] { field.set(options, {"lbc@2:4"}); }), "scores"));
+  EXPECT_TRUE(counted_flips(options).empty());
+  options.dense_flips = true;
+  EXPECT_TRUE(counted_flips(options).empty()) << "its own masks are counted";
+  options.recipe = "dense";
+  ASSERT_EQ(counted_flips(options).size(), 1u);
+  EXPECT_EQ(counted_flips(options)[0].str(), "ste@2:4");
+}
+
+// 12 steps of which some are dense: the mean is over the others.
+TEST(Trainer, MeanFlipRatesAreOfTheSparsePhase) {
+  const std::vector<std::pair<std::string, int64_t>> cases = {
+      {"ste", 12}, {"t-sr-ste+mask_every=1", 9}, {"ste+dense_head=0.5+dense_tail=0.25", 2}};
+  for (const auto& [recipe, steps] : cases) {
+    const ScratchFolder scratch;
+    const RunOptions options = small_run("mlp", recipe);
+    Trainer trainer = Trainer::begin(scratch / "run", make_parts(options));
+    trainer.advance(options.steps);
+    const RunResult result = trainer.finish();
+    int64_t changed = 0;
+    for (const Json& line : step_lines(scratch / "run")) {
+      changed += line["layers"]["hidden1"]["changed_bits"].get<int64_t>();
+    }
+    EXPECT_GT(changed, 0) << recipe;
+    EXPECT_NEAR(result.flip_rate,
+                static_cast<double>(changed) / static_cast<double>(16 * 16 * steps), 1e-12)
+        << recipe;
+  }
+}
+
+// ─── stopping ───
+
+// Sets a flag when the n-th batch of training is asked for.
+class StoppingSource : public BatchSource {
+ public:
+  StoppingSource(std::shared_ptr<BatchSource> source, int batch, std::atomic<int>& stop)
+      : source_(std::move(source)), left_(batch), stop_(stop) {}
+  ModelShape shape() const override { return source_->shape(); }
+  int64_t train_samples() const override { return source_->train_samples(); }
+  int64_t test_samples() const override { return source_->test_samples(); }
+  Batch train_batch(std::span<const int64_t> samples, int64_t position) const override {
+    if (--left_ == 0) stop_ = SIGTERM;
+    return source_->train_batch(samples, position);
+  }
+  Batch test_batch(std::span<const int64_t> samples) const override {
+    return source_->test_batch(samples);
+  }
+  std::string unit() const override { return source_->unit(); }
+  int64_t units_per_sample() const override { return source_->units_per_sample(); }
+  uint32_t fingerprint() const override { return source_->fingerprint(); }
+
+ private:
+  std::shared_ptr<BatchSource> source_;
+  mutable int left_;
+  std::atomic<int>& stop_;
+};
+
+// A step that is stopped between its micro-batches is as if it had never begun, for norms, samples
+// of gradients and the order of the data, in this process and in the next.
+TEST(Stop, BetweenMicroBatchesLosesNothing) {
+  for (const std::string recipe : {"dense", "t-sr-ste", "lbc", "bi-mask"}) {
+    RunOptions options = small_run("cnn", recipe);
+    options.accumulate = 4;
+    options.checkpoint_every = 0;
+    const ScratchFolder scratch;
+    const auto whole = scratch / "whole";
+    const std::string expected = finished_model(whole, Trainer::begin(whole, make_parts(options)));
+    for (const bool same_process : {true, false}) {
+      std::atomic<int> stop{0};
+      RunParts parts = make_parts(options);
+      // One batch is for planning; 5 steps of 4 follow, and 2 of the next.
+      parts.source = std::make_shared<StoppingSource>(parts.source, 1 + 5 * 4 + 2, stop);
+      const auto folder = scratch / (same_process ? "same" : "next");
+      {
+        Trainer trainer = Trainer::begin(folder, parts);
+        trainer.advance(options.steps, &stop);
+        EXPECT_EQ(trainer.step(), 5) << recipe << ": the step was not finished";
+        if (same_process) {
+          EXPECT_EQ(finished_model(folder, std::move(trainer)), expected) << recipe;
+          continue;
+        }
+        trainer.save_checkpoint();
+      }
+      EXPECT_EQ(finished_model(folder, Trainer::resume(folder, make_parts(resume_options(folder)))),
+                expected)
+          << recipe;
+    }
+  }
+}
+
+// An evaluation that is stopped is done when the run goes on, once; and so is the last one.
+TEST(Stop, InAnEvaluationLosesNothing) {
+  struct StopAt : TrainerListener {
+    void on_evaluating(int64_t done, int64_t) override {
+      if (done > 0 && --left == 0) stop = SIGTERM;
+    }
+    int left = 0;
+    std::atomic<int> stop{0};
+  };
+  const auto evaluations = [](const std::filesystem::path& folder) {
+    std::vector<std::pair<int64_t, double>> found;
+    std::ifstream stream(folder / "metrics.jsonl");
+    for (std::string line; std::getline(stream, line);) {
+      const Json entry = Json::parse(line, "metrics");
+      if (!entry.contains("eval_loss")) continue;
+      found.emplace_back(entry["step"].get<int64_t>(), entry["eval_loss"].get<double>());
+    }
+    return found;
+  };
+  RunOptions options = small_run("mlp", "s-ste");
+  options.eval_every = 4;
+  const ScratchFolder scratch;
+  const auto whole = scratch / "whole";
+  finished_model(whole, Trainer::begin(whole, make_parts(options)));
+  ASSERT_EQ(evaluations(whole).size(), 3u);  // at 4, 8 and 12
+  // 20 samples in batches of 8: two calls of an evaluation are after its first batch.
+  for (const int call : {1, 3, 5}) {
+    const auto folder = scratch / fmt::format("stopped{}", call);
+    {
+      StopAt listener;
+      listener.left = call;
+      TrainerSetup setup;
+      setup.listener = &listener;
+      Trainer trainer = Trainer::begin(folder, make_parts(options), setup);
+      trainer.advance(options.steps, &listener.stop);
+      EXPECT_EQ(trainer.step(), 4 * ((call + 1) / 2));
+      EXPECT_FALSE(trainer.finished() && trainer.finish(&listener.stop));
+      EXPECT_NE(listener.stop, 0);
+      trainer.save_checkpoint();
+    }
+    EXPECT_FALSE(std::filesystem::exists(folder / "model.safetensors"));
+    EXPECT_EQ(finished_model(folder, Trainer::resume(folder, make_parts(resume_options(folder)))),
+              contents(whole / "model.safetensors"));
+    EXPECT_EQ(evaluations(folder), evaluations(whole)) << call;
+  }
+}
+
+TEST(Stop, APlannerMeasuresNothingMore) {
+  std::atomic<int> stop{0};
+  Planner planner(PlanMode::kAuto, "");
+  planner.stop_when(&stop);
+  const PlanRequest request{.shape = {8, 16, 16}, .pattern = Pattern(2, 4)};
+  planner.plan(request);
+  stop = SIGTERM;
+  planner.plan(request);  // decided already
+  EXPECT_THROW(planner.plan({.shape = {8, 16, 32}, .pattern = Pattern(2, 4)}), Stopped);
+  planner.stop_when(nullptr);
+  planner.plan({.shape = {8, 16, 32}, .pattern = Pattern(2, 4)});
+}
+
+// ─── resuming ───
 
 TEST(Resume, EveryRecipeGoesOnBitForBit) {
   for (const std::string model : {"mlp", "cnn"}) {
@@ -1231,7 +1630,8 @@ TEST(Bf16, ARunKeepsItsPrecision) {
 TEST(Bf16, TheNameOfAnFp32RunIsThatOfBefore) {
   RunOptions options = small_run("mlp");
   Json all = options.to_json();
-  for (const char* later : {"init", "precision", "threads", "plan", "checkpoint-every", "export"}) {
+  for (const char* later :
+       {"init", "precision", "flips-of", "threads", "plan", "checkpoint-every", "export"}) {
     all.erase(later);
   }
   const std::string text = all.dump();
@@ -1291,6 +1691,90 @@ TEST(Compare, BeginsAlikeAndGoesOnWhereItWasStopped) {
   options.run.steps = 13;
   EXPECT_TRUE(contains(message_of([&] { compare(scratch / "a", options, nullptr, [](double) {}); }),
                        "a run with --steps 12, and 13 is asked for"));
+}
+
+double median_step_ms(const std::filesystem::path& folder) {
+  std::vector<double> all;
+  for (const Json& line : step_lines(folder)) all.push_back(line["step_ms"].get<double>());
+  std::ranges::sort(all);
+  return all.size() % 2 == 1 ? all[all.size() / 2]
+                             : 0.5 * (all[all.size() / 2 - 1] + all[all.size() / 2]);
+}
+
+// What is added to a finished comparison is timed against a dense run that takes turns with it.
+TEST(Compare, AnAddedRecipeTakesTurnsWithADenseRunOfItsOwn) {
+  const ScratchFolder scratch;
+  CompareOptions options;
+  options.run = small_run("mlp");
+  options.run.dense_flips = true;
+  options.recipes = {"sr-ste", "lbc"};
+  options.patterns = {"2:4"};
+  options.seeds = 1;
+  const auto folder = scratch / "a";
+  const auto first = compare(folder, options, nullptr, [](double) {});
+  ASSERT_TRUE(first);
+  const std::string before = contents(folder / "dense-seed1" / "metrics.jsonl");
+  EXPECT_FALSE(std::filesystem::exists(folder / "dense-seed1-turns2"));
+  options.recipes = {"sr-ste", "lbc", "transposable+mask_every=1"};
+
+  // Stopped and gone on with, they still are a pair.
+  std::atomic<int> stop{0};
+  EXPECT_FALSE(compare(folder, options, &stop, [&](double) { stop = 1; }));
+  const std::string added = run_folder_name("transposable+mask_every=1", "2:4", 1);
+  const size_t dense_steps = step_lines(folder / "dense-seed1-turns2").size();
+  EXPECT_EQ(dense_steps, 5u) << "turns of five steps";
+  const auto result = compare(folder, options, nullptr, [](double) {});
+  ASSERT_TRUE(result);
+  EXPECT_FALSE(std::filesystem::exists(folder / "dense-seed1-turns3"));
+  EXPECT_EQ(contents(folder / "dense-seed1" / "metrics.jsonl"), before) << "it is done";
+  EXPECT_EQ(contents(folder / "dense-seed1-turns2" / "model.safetensors"),
+            contents(folder / "dense-seed1" / "model.safetensors"));
+  ASSERT_EQ(result->rows.size(), 4u);
+  EXPECT_EQ(result->rows[1].step_ratio, first->rows[1].step_ratio);
+  EXPECT_NEAR(result->rows[3].step_ratio,
+              median_step_ms(folder / "dense-seed1-turns2") / median_step_ms(folder / added), 1e-9);
+
+  // Flips of the dense run, by the masks of each.
+  EXPECT_FALSE(result->rows[0].dense_flips);
+  EXPECT_FALSE(result->rows[2].dense_flips) << "lbc";
+  ASSERT_TRUE(result->rows[1].dense_flips && result->rows[3].dense_flips);
+  RunOptions alone = options.run;
+  alone.recipe = "dense";
+  alone.dense_flips = false;
+  alone.flips_of = {"transposable+mask_every=1@2:4", "sr-ste@2:4"};
+  finished_model(scratch / "alone", Trainer::begin(scratch / "alone", make_parts(alone)));
+  const auto counted = read_run_result(scratch / "alone").dense_flips;
+  EXPECT_EQ(*result->rows[1].dense_flips, counted.at("sr-ste@2:4"));
+  EXPECT_EQ(*result->rows[3].dense_flips, counted.at("transposable+mask_every=1@2:4"));
+}
+
+// Nothing has begun while plans are made: a comparison that is stopped there leaves it at that.
+TEST(Compare, StopsWhileItPlansAndWhileItEvaluates) {
+  const ScratchFolder scratch;
+  CompareOptions options;
+  options.run = small_run("mlp");
+  options.run.plan = "auto";
+  options.run.width = 20;  // of no other test: it has to be measured
+  options.recipes = {"sr-ste"};
+  options.patterns = {"2:4"};
+  options.seeds = 1;
+  const std::string before = std::getenv("XDG_CACHE_HOME") ? std::getenv("XDG_CACHE_HOME") : "";
+  ::setenv("XDG_CACHE_HOME", (scratch / "cache").c_str(), 1);
+  std::atomic<int> stop{SIGTERM};
+  EXPECT_FALSE(compare(scratch / "a", options, &stop, [](double) { FAIL(); }));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "a" / "sr-ste-2of4-seed1"));
+
+  struct StopInEvaluation : TrainerListener {
+    explicit StopInEvaluation(std::atomic<int>& stop) : stop(stop) {}
+    void on_evaluating(int64_t, int64_t) override { stop = SIGTERM; }
+    std::atomic<int>& stop;
+  } listener(stop);
+  stop = 0;
+  EXPECT_FALSE(compare(
+      scratch / "a", options, &stop, [](double) {}, &listener));
+  EXPECT_EQ(step_lines(scratch / "a" / "sr-ste-2of4-seed1").size(), 12u);
+  EXPECT_TRUE(compare(scratch / "a", options, nullptr, [](double) {}));
+  before.empty() ? ::unsetenv("XDG_CACHE_HOME") : ::setenv("XDG_CACHE_HOME", before.c_str(), 1);
 }
 
 // The same first weights and data: the first loss is that of the same numbers, dense or not.

@@ -17,6 +17,12 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Long work was asked to stop and did, before it had anything to save. No mistake of anybody's.
+class Stopped : public Error {
+ public:
+  Stopped() : Error("stopped") {}
+};
+
 }  // namespace weft
 
 #define WEFT_CHECK(condition, ...)                                   \

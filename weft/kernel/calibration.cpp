@@ -254,6 +254,7 @@ template <typename Measure>
 ProductTimes Calibration::measured(const std::string& key, Measure measure) {
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
+  if (stop_ != nullptr && *stop_ != 0) throw Stopped();
   const ProductTimes times = measure();
   known_.emplace(key, times);
   save();

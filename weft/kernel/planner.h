@@ -124,6 +124,8 @@ class Planner {
   // as usual: a run that goes on meets shapes that it had not met when its choices were written.
   void remember(std::string_view json);
   size_t decisions() const { return plans_.size(); }
+  // A decision that has to measure throws Stopped while this is not 0. Null: never.
+  void stop_when(const std::atomic<int>* stop) { calibration_.stop_when(stop); }
 
  private:
   template <typename Request>

@@ -17,6 +17,12 @@ namespace weft {
 
 std::vector<int64_t> epoch_order(uint64_t seed, int64_t epoch, int64_t count);
 
+// The i-th of `count` samples that are spread evenly over `all`, i * all / count, without a product
+// that could overflow.
+constexpr int64_t spread_sample(int64_t i, int64_t count, int64_t all) {
+  return i * (all / count) + i * (all % count) / count;
+}
+
 class SampleOrder {
  public:
   SampleOrder(uint64_t seed, int64_t count);  // count >= 1

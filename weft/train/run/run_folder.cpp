@@ -166,6 +166,24 @@ std::vector<double> read_step_seconds(const fs::path& path, int64_t steps) {
   return seconds;
 }
 
+bool ends_with_evaluation(const fs::path& path, int64_t step) {
+  constexpr std::streamoff kLongest =
+      4096;  // of a line of an evaluation; those of steps are longer
+  std::ifstream stream(path, std::ios::binary | std::ios::ate);
+  if (!stream.is_open()) return false;
+  const std::streamoff end = stream.tellg(), begin = std::max<std::streamoff>(0, end - kLongest);
+  std::string text(static_cast<size_t>(end - begin), '\0');
+  stream.seekg(begin);
+  stream.read(text.data(), end - begin);
+  if (!stream.good() || !text.ends_with('\n')) return false;
+  text.pop_back();
+  const size_t before = text.rfind('\n');
+  const Json line =
+      Json::parse_or_null(before == std::string::npos ? text : text.substr(before + 1));
+  return line.is_object() && line.contains("eval_loss") && line.contains("step") &&
+         line["step"] == step;
+}
+
 MetricsFile::MetricsFile(const fs::path& path, uint64_t bytes) : name_(shown(path)) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   WEFT_CHECK(fd_ >= 0, "{}: cannot be written: {}", name_, std::strerror(errno));

@@ -64,6 +64,9 @@ Json read_run_record(const std::filesystem::path& folder);
 // have every step once, in order.
 std::vector<double> read_step_seconds(const std::filesystem::path& path, int64_t steps);
 
+// Whether the last line of metrics.jsonl is the evaluation of this step.
+bool ends_with_evaluation(const std::filesystem::path& path, int64_t step);
+
 // metrics.jsonl, to which lines are added. What cannot be written whole is taken back.
 class MetricsFile {
  public:

@@ -110,6 +110,16 @@ OptionField flag(const char* name, bool RunOptions::*member, const char* help) {
           }};
 }
 
+// Throws Error if a dense run cannot count the flips that this recipe would have.
+void check_flips_of(const RecipeAtPattern& counted) {
+  const Recipe recipe = Recipe::parse(counted.recipe);
+  WEFT_CHECK(recipe.forward != ForwardPart::kDense, "'{}' has no masks: name a sparse recipe",
+             printable(counted.recipe));
+  WEFT_CHECK(recipe.forward != ForwardPart::kUnion,
+             "'{}' finds its masks by scores, which a dense run does not have",
+             printable(counted.recipe));
+}
+
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
   for (const auto& [name, defaults] : model_defaults()) names.push_back(name);
@@ -167,12 +177,23 @@ std::vector<OptionField> make_fields() {
       integer("seed", &O::seed, 0, std::numeric_limits<int64_t>::max(),
               "Of weights, order and samples"),
       integer("eval-every", &O::eval_every, 0, kMany, "Steps between evaluations; 0: at the end"),
-      integer("eval-samples", &O::eval_samples, 0, kMany, "Test samples to evaluate; 0: all"),
+      integer("eval-samples", &O::eval_samples, -1, kMany,
+              "Test samples to evaluate, spread over all; 0: all; -1: up to 10000 images, or "
+              "windows of 128 KiB of text in all"),
       integer("checkpoint-every", &O::checkpoint_every, 0, kMany,
               "Steps between checkpoints; 0: only when stopped"),
       integer("telemetry-every", &O::telemetry_every, 0, kMany,
               "Steps between the figures that cost time; 0: never"),
-      flag("dense-flips", &O::dense_flips, "Count flips in the masks that dense layers would have"),
+      flag("dense-flips", &O::dense_flips,
+           "Of a dense run: count flips in the masks that a sparse run would have"),
+      {"flips-of", "RECIPE[@N:M]", "The sparse run whose masks are counted so (default: ste)",
+       OptionKind::kTexts, [](const O& o) { return o.flips_of; },
+       [](O& o, const std::vector<std::string>& values) {
+         for (const std::string& value : values) {
+           check_flips_of(parse_recipe_at(value, Pattern(2, 4)));
+         }
+         o.flips_of = values;
+       }},
       integer("threads", &O::threads, 0, kMaxThreads, "Threads; 0: all cores"),
       text(
           "plan", "auto|dense|sparse|FILE", &O::plan, [](const std::string&) {},
@@ -221,18 +242,30 @@ std::vector<std::string> texts_of(const Json& value) {
 
 }  // namespace
 
+RecipeAtPattern parse_recipe_at(const std::string& text, const Pattern& otherwise) {
+  const size_t at = std::min(text.find('@'), text.size());
+  RecipeAtPattern found{text.substr(0, at), otherwise, at < text.size()};
+  if (found.own_pattern) found.pattern = Pattern::parse(text.substr(at + 1));
+  Recipe::parse(found.recipe).check(found.pattern);
+  return found;
+}
+
+std::vector<RecipeAtPattern> counted_flips(const RunOptions& options) {
+  std::vector<RecipeAtPattern> counted;
+  if (Recipe::parse(options.recipe).forward != ForwardPart::kDense) return counted;
+  const Pattern pattern = Pattern::parse(options.pattern);
+  for (const std::string& text : options.flips_of) {
+    counted.push_back(parse_recipe_at(text, pattern));
+  }
+  if (counted.empty() && options.dense_flips) counted.push_back({"ste", pattern, false});
+  return counted;
+}
+
 RunRule parse_rule(const std::string& text, const Pattern& otherwise) {
   const size_t equals = text.find('=');
   WEFT_CHECK(equals != std::string::npos && equals > 0,
              "rule '{}': write LAYERS=RECIPE or LAYERS=RECIPE@N:M", printable(text));
-  std::string recipe = text.substr(equals + 1);
-  RunRule rule{text.substr(0, equals), recipe, otherwise, false};
-  if (const size_t at = recipe.find('@'); at != std::string::npos) {
-    rule.pattern = Pattern::parse(recipe.substr(at + 1));
-    rule.recipe = recipe.substr(0, at);
-    rule.own_pattern = true;
-  }
-  Recipe::parse(rule.recipe).check(rule.pattern);
+  const RunRule rule{parse_recipe_at(text.substr(equals + 1), otherwise), text.substr(0, equals)};
   const RE2 expression(rule.layers, RE2::Quiet);
   WEFT_CHECK(expression.ok(), "rule '{}': no regular expression: {}", printable(text),
              expression.error());
@@ -256,6 +289,7 @@ const OptionField& option_field(const std::string& name, const std::string& what
 void RunOptions::check_training() const {
   Recipe::parse(recipe).check(Pattern::parse(pattern));
   for (const std::string& rule : rules) parse_rule(rule, Pattern::parse(pattern));
+  for (const RecipeAtPattern& counted : counted_flips(*this)) check_flips_of(counted);
   WEFT_CHECK(batch >= 1 && batch % accumulate == 0, "batch {} cannot be cut into {} micro-batches",
              batch, accumulate);
 }
@@ -279,6 +313,9 @@ RunOptions RunOptions::resolved() const {
   if (all.batch == 0) all.batch = defaults.batch;
   if (all.learning_rate == 0) {
     all.learning_rate = optimizer == "sgd" ? 0.05 : defaults.adamw_rate;
+  }
+  if (all.eval_samples < 0) {
+    all.eval_samples = model == "gpt" ? std::max<int64_t>(1, kEvalBytes / context) : kEvalImages;
   }
   return all;
 }

@@ -51,10 +51,11 @@ struct RunOptions {
   int64_t seed = 1;
 
   int64_t eval_every = 0;
-  int64_t eval_samples = 0;
+  int64_t eval_samples = -1;  // -1: what suits (resolved()); 0: all
   int64_t checkpoint_every = 100;
   int64_t telemetry_every = 10;
   bool dense_flips = false;
+  std::vector<std::string> flips_of;  // "recipe[@pattern]", see counted_flips
   int64_t threads = 0;
   std::string plan = "auto";
   std::string exports = "dense";
@@ -63,20 +64,37 @@ struct RunOptions {
   void check() const;
   // The same without the model and the data, which may be the caller's own.
   void check_training() const;
-  // With a number in place of every 0 that means "what suits". Throws Error if the model is
+  // With a number in place of every 0 that means "what suits", and of -1 for eval_samples: all
+  // images up to kEvalImages, windows of text that hold kEvalBytes. Throws Error if the model is
   // unknown.
+  static constexpr int64_t kEvalImages = 10'000;
+  static constexpr int64_t kEvalBytes = 1 << 17;
   RunOptions resolved() const;
 
   Json to_json() const;
   static RunOptions from_json(const Json& object, const std::string& what);
 };
 
-// A rule for some layers: the recipe and pattern of those whose whole name matches.
-struct RunRule {
-  std::string layers;
+// "sr-ste", or "sr-ste@1:4".
+struct RecipeAtPattern {
   std::string recipe;
   Pattern pattern{2, 4};
-  bool own_pattern = false;  // the rule names it
+  bool own_pattern = false;  // the text names it
+
+  std::string str() const { return recipe + "@" + pattern.str(); }
+};
+// Throws Error if the recipe does not go with its pattern.
+RecipeAtPattern parse_recipe_at(const std::string& text, const Pattern& otherwise);
+
+// Whose masks a run with dense weights counts the flips of (trainer/telemetry.h): those that
+// flips_of names, each at the pattern of the run if it has none of its own; with dense_flips alone
+// "ste", the plain top-N mask of every step. Empty: flips are not counted, or the recipe of the run
+// has masks of its own.
+std::vector<RecipeAtPattern> counted_flips(const RunOptions& options);
+
+// A rule for some layers: the recipe and pattern of those whose whole name matches.
+struct RunRule : RecipeAtPattern {
+  std::string layers;
 };
 RunRule parse_rule(const std::string& text, const Pattern& otherwise);
 

@@ -19,6 +19,11 @@ RunResult result_from(const Json& saved) {
   result.train_seconds = saved["train_seconds"].get<double>();
   result.density = saved["density"].get<double>();
   result.flip_rate = saved["flip_rate"].get<double>();
+  if (saved.contains("dense_flips")) {
+    for (const Json::Member& member : saved["dense_flips"].members()) {
+      result.dense_flips[member.name] = member.value.get<double>();
+    }
+  }
   result.ends_dense = saved["ends_dense"].get<bool>();
   result.products = saved["sparse_products"].get<std::string>();
   result.model_bytes = saved["model_bytes"].get<uint64_t>();
@@ -30,6 +35,8 @@ RunResult result_from(const Json& saved) {
 }  // namespace
 
 Json to_json(const RunResult& result) {
+  Json dense_flips = Json::object();
+  for (const auto& [name, rate] : result.dense_flips) dense_flips.append(name, rate);
   return {{"step", result.eval.step},
           {"eval_loss", result.eval.loss},
           {"eval_accuracy", result.eval.accuracy},
@@ -38,6 +45,7 @@ Json to_json(const RunResult& result) {
           {"train_seconds", result.train_seconds},
           {"density", result.density},
           {"flip_rate", result.flip_rate},
+          {"dense_flips", dense_flips},
           {"ends_dense", result.ends_dense},
           {"sparse_products", result.products},
           {"model_bytes", result.model_bytes},

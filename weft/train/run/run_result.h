@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "weft/core/json.h"
@@ -21,10 +22,13 @@ struct RunResult {
   EvalReport eval;
   double step_seconds = 0.0;  // the median
   double train_seconds = 0.0;
-  double density = 1.0;     // of the weights of sparse layers, at the end
-  double flip_rate = 0.0;   // the mean over steps
-  bool ends_dense = false;  // the recipe leaves dense weights, by design
-  std::string products;     // that ran sparse in some layer: "fwd, bwd_x"
+  double density = 1.0;  // of the weights of sparse layers, at the end
+  // Changed mask bits per weight and step, the mean over the steps of the sparse phase. Of a dense
+  // run that counts (counted_flips), the first of dense_flips.
+  double flip_rate = 0.0;
+  std::map<std::string, double> dense_flips;  // by RecipeAtPattern::str()
+  bool ends_dense = false;                    // the recipe leaves dense weights, by design
+  std::string products;                       // that ran sparse in some layer: "fwd, bwd_x"
   uint64_t model_bytes = 0;
   uint64_t packed_bytes = 0;  // 0: not asked for
   uint64_t peak_bytes = 0;    // of resident memory, of the whole process

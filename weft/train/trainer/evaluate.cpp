@@ -1,28 +1,32 @@
 #include <torch/nn/functional/loss.h>
 
 #include <chrono>
-#include <numeric>
 
+#include "weft/train/data/sample_order.h"
 #include "weft/train/layers/tensor_math.h"
+#include "weft/train/trainer/model_mode.h"
 #include "weft/train/trainer/trainer.h"
 
 namespace weft {
 
-EvalReport evaluate(Model& model, const BatchSource& source, int64_t batch, int64_t samples) {
-  WEFT_CHECK(batch >= 1 && samples >= 0, "evaluation of {} samples in batches of {}", samples,
-             batch);
+std::optional<EvalReport> evaluate(Model& model, const BatchSource& source, const EvalPlan& plan) {
+  const int64_t all = source.test_samples(), batch = plan.batch;
+  WEFT_CHECK(batch >= 1 && plan.samples >= 0, "evaluation of {} samples in batches of {}",
+             plan.samples, batch);
   const auto start = std::chrono::steady_clock::now();
   const torch::NoGradGuard no_grad;
-  const bool training = model.is_training();
-  model.eval();
+  const ModelMode evaluating(model, /*training=*/false);
   EvalReport report;
-  report.samples = samples == 0 ? source.test_samples() : std::min(samples, source.test_samples());
+  report.samples = plan.samples == 0 ? all : std::min(plan.samples, all);
   double loss = 0.0, right = 0.0, targets = 0.0;
   std::vector<int64_t> chosen(static_cast<size_t>(batch));
   for (int64_t begin = 0; begin < report.samples; begin += batch) {
+    if (plan.stop != nullptr && *plan.stop != 0) return std::nullopt;
+    if (plan.progress) plan.progress(begin, report.samples);
     const int64_t count = std::min(batch, report.samples - begin);
     for (int64_t i = 0; i < batch; ++i) {
-      chosen[static_cast<size_t>(i)] = begin + std::min(i, count - 1);
+      chosen[static_cast<size_t>(i)] =
+          spread_sample(begin + std::min(i, count - 1), report.samples, all);
     }
     const Batch test = source.test_batch(chosen);
     const torch::Tensor scores =
@@ -33,11 +37,14 @@ EvalReport evaluate(Model& model, const BatchSource& source, int64_t batch, int6
     right += scores.argmax(-1).eq(wanted).sum().item<double>();
     targets += static_cast<double>(wanted.numel());
   }
-  model.train(training);
   report.loss = loss / targets;
   report.accuracy = right / targets;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
+}
+
+EvalReport evaluate(Model& model, const BatchSource& source, int64_t batch, int64_t samples) {
+  return *evaluate(model, source, EvalPlan{batch, samples});
 }
 
 }  // namespace weft

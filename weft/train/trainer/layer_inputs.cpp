@@ -7,7 +7,9 @@
 
 #include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
+#include "weft/train/data/sample_order.h"
 #include "weft/train/layers/layer.h"
+#include "weft/train/trainer/model_mode.h"
 
 namespace weft {
 namespace {
@@ -21,29 +23,13 @@ void run_network(const NetworkSamples& on) {
   std::vector<int64_t> chosen;
   int64_t batch = 0;
   for (int64_t i = 0; i < count; ++i) {
-    // Without a product that could overflow: i * all / count.
-    chosen.push_back(i * (all / count) + i * (all % count) / count);
+    chosen.push_back(spread_sample(i, count, all));
     if (i + 1 < (batch + 1) * count / batches) continue;
     on.model.forward(on.source.train_batch(chosen, 0).inputs);
     chosen.clear();
     ++batch;
   }
 }
-
-// As it was, when this goes out of scope.
-class Mode {
- public:
-  Mode(Model& model, bool training) : model_(model), before_(model.is_training()) {
-    model.train(training);
-  }
-  ~Mode() { model_.train(before_); }
-  Mode(const Mode&) = delete;
-  Mode& operator=(const Mode&) = delete;
-
- private:
-  Model& model_;
-  bool before_;
-};
 
 // Begins anew, and takes the mean over all batches while this is in scope.
 class FreshStatistics {
@@ -76,7 +62,7 @@ void for_each_layer_input(
         std::ranges::any_of(wanted, [&](const auto& one) { return one.second == name; });
     WEFT_CHECK(found, "the network has no layer {}", name);
   }
-  const Mode mode(on.model, /*training=*/false);
+  const ModelMode mode(on.model, /*training=*/false);
   const Layer::InputWatch watch(
       [&](const Layer& running, const std::function<torch::Tensor()>& rows) {
         const auto one = wanted.find(&running);
@@ -94,7 +80,7 @@ int64_t estimate_norms(const NetworkSamples& on) {
     if (norm != nullptr) norms.push_back(std::make_unique<FreshStatistics>(*norm));
   }
   if (norms.empty()) return 0;
-  const Mode mode(on.model, /*training=*/true);
+  const ModelMode mode(on.model, /*training=*/true);
   run_network(on);
   return static_cast<int64_t>(norms.size());
 }

@@ -74,6 +74,7 @@ std::string run_name(const RunOptions& options, uint32_t data,
   // The name that runs had before there were these options.
   if (!init) all.erase("init");
   if (options.precision == "fp32") all.erase("precision");
+  if (options.flips_of.empty()) all.erase("flips-of");
   for (const char* name : {"threads", "plan", "checkpoint-every", "export"}) all.erase(name);
   const std::string text = all.dump();
   const uint32_t sum = checksum(0, std::as_bytes(std::span(text)));

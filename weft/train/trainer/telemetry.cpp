@@ -1,6 +1,9 @@
 #include "weft/train/trainer/telemetry.h"
 
-#include "weft/mask/solver.h"
+#include <algorithm>
+
+#include "weft/train/layers/state_tensors.h"
+#include "weft/train/recipes/schedule.h"
 
 namespace weft {
 namespace {
@@ -38,12 +41,20 @@ void note_products(const std::string& plan, std::set<std::string>& products) {
   }
 }
 
+// Whether a layer has a mask after this step and had one before, so that they can differ.
+bool had_masks(const LayerSettings& settings, int64_t step) {
+  const auto dense = [&](int64_t at) {
+    return is_dense_step(settings.recipe, at, settings.total_steps);
+  };
+  return step >= 1 && !dense(step - 1) && !dense(step);
+}
+
 }  // namespace
 
 ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<Layer>>& layers,
                             bool costly) {
   ModelTelemetry all;
-  double kept = 0.0, changed = 0.0;
+  double kept = 0.0, changed = 0.0, compared = 0.0;
   for (const auto& [name, layer] : layers) {
     const LayerTelemetry t = layer->telemetry(costly);
     all.times.mask += t.times.mask;
@@ -55,39 +66,135 @@ ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<Layer>>&
     all.weights += layer->weight.numel();
     kept += t.forward_density * weights;
     changed += static_cast<double>(t.changed_bits);
+    const bool counted = had_masks(layer->settings(), layer->state().step) || t.changed_bits > 0;
+    if (counted) compared += weights;
     note_products(t.plan, all.sparse_products);
     all.layers.append(name, json_of(t, layer->settings().recipe, costly));
   }
   if (all.weights == 0) return all;
   all.density = kept / static_cast<double>(all.weights);
-  all.flip_rate = changed / static_cast<double>(all.weights);
+  if (compared > 0.0) all.flip_rate = changed / compared;
   return all;
 }
 
-DenseFlips::DenseFlips(torch::nn::Module& model, const Pattern& pattern) : pattern_(pattern) {
-  const auto all = layers_of(model);
-  for (size_t i = 1; i + 1 < all.size(); ++i) {  // the first and the last stay dense anyway
-    const auto& layer = all[i].second;
-    if (layer->always_dense() && layer->weight_shape().ins >= pattern.group()) {
-      layers_.push_back(layer);
+int64_t flip_steps(const std::map<std::string, std::shared_ptr<Layer>>& layers, int64_t steps) {
+  int64_t found = 0;
+  for (int64_t step = 1; step <= steps; ++step) {
+    found += std::ranges::any_of(layers, [&](const auto& named) {
+      return !named.second->always_dense() && had_masks(named.second->settings(), step);
+    });
+  }
+  return found;
+}
+
+namespace {
+
+// Layers with equal keys have equal masks as long as they have equal weights.
+std::string mask_key(const LayerSettings& settings) {
+  const Recipe& recipe = settings.recipe;
+  const Schedule& s = recipe.schedule;
+  // The soft threshold keeps what top-N keeps.
+  const ForwardPart forward =
+      recipe.forward == ForwardPart::kSoft ? ForwardPart::kTopN : recipe.forward;
+  return fmt::format("{} {} {} {} {} {} {}", part_name(forward), settings.pattern.str(),
+                     s.mask_every, s.order_every, s.order_end, s.dense_head, s.dense_tail);
+}
+
+}  // namespace
+
+DenseFlips::DenseFlips(torch::nn::Module& model, const std::vector<Counted>& counted) {
+  std::map<std::pair<const Layer*, std::string>, size_t> known;
+  std::map<const Layer*, int> on_layer;
+  for (const Counted& one : counted) {
+    names_.push_back(one.name);
+    std::vector<size_t>& own = of_each_.emplace_back();
+    sparsify(model, one.plan);
+    for (const auto& [name, layer] : layers_of(model)) {
+      if (layer->always_dense() || layer->settings().recipe.forward == ForwardPart::kUnion) {
+        continue;
+      }
+      const auto key = std::pair(layer.get(), mask_key(layer->settings()));
+      const auto [place, fresh] = known.try_emplace(key, shadows_.size());
+      own.push_back(place->second);
+      if (!fresh) continue;
+      Shadow shadow{layer, layer->settings(), {}};
+      shadow.settings.recipe.backward = BackwardPart::kSame;  // forward masks are counted
+      const int number = on_layer[layer.get()]++;
+      const auto buffer = [&](const char* part, const torch::Tensor& first) {
+        return layer->register_buffer(fmt::format("flips{}_{}", number, part), first);
+      };
+      shadow.mask = buffer("mask", empty_words());
+      shadow.row_order = buffer("row_order", empty_words());
+      shadow.counts = buffer("counts", torch::zeros({2}, torch::kLong));
+      shadows_.push_back(std::move(shadow));
     }
   }
 }
 
-double DenseFlips::rate(const ModelTelemetry& telemetry) {
-  if (telemetry.recipes > 0) return telemetry.flip_rate;
-  int64_t changed = 0, weights = 0;
-  std::vector<Mask> masks;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const torch::Tensor weight = layers_[i]->weight.detach().contiguous();
-    masks.push_back(find_mask(default_solver(false), weight.data_ptr<float>(),
-                              layers_[i]->weight_shape(), pattern_));
-    if (!masks_.empty()) changed += Mask::differing(masks_[i], masks.back());
-    weights += weight.numel();
+void DenseFlips::begin() {
+  for (Shadow& shadow : shadows_) {
+    shadow.state = LayerState();
+    shadow.counts.set_data(torch::zeros({2}, torch::kLong));
+    update(shadow, 0);
   }
-  const bool first = masks_.empty();
-  masks_ = std::move(masks);
-  return first || weights == 0 ? 0.0 : static_cast<double>(changed) / static_cast<double>(weights);
+}
+
+void DenseFlips::restore(int64_t step) {
+  for (Shadow& shadow : shadows_) {
+    const WeightShape shape = shadow.layer->weight_shape();
+    const std::string context = fmt::format("the flips of {}", shadow.settings.label);
+    WEFT_CHECK(shadow.counts.numel() == 2, "{}: {} counts instead of 2", context,
+               shadow.counts.numel());
+    shadow.state = LayerState();
+    shadow.state.step = step;
+    shadow.state.begun = true;
+    shadow.state.forward = mask_from(shadow.mask, shape.outs, shape.cols(), context);
+    shadow.state.row_order = permutation_from(shadow.row_order, shape.outs, context);
+  }
+}
+
+void DenseFlips::count(int64_t step) {
+  for (Shadow& shadow : shadows_) update(shadow, step);
+}
+
+void DenseFlips::update(Shadow& shadow, int64_t step) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor host =
+      shadow.layer->weight.detach().to(torch::kCPU, torch::kFloat).contiguous();
+  LayerState& state = shadow.state;
+  const Mask before = state.forward;
+  state.step = step;
+  state.seed = shadow.settings.seed;
+  state.layer = shadow.settings.number;
+  state.scaled = true;  // β is not wanted
+  LayerInput input;
+  input.weights = host.data_ptr<float>();
+  input.shape = shadow.layer->weight_shape();
+  input.pattern = shadow.settings.pattern;
+  input.recipe = &shadow.settings.recipe;
+  input.total_steps = shadow.settings.total_steps;
+  bring_up_to_date(input, state);
+  const bool both = before.rows() > 0 && state.sparse();
+  shadow.changed = both ? Mask::differing(before, state.forward) : 0;
+  shadow.compared = both ? host.numel() : 0;
+  shadow.mask.set_data(words_of(state.forward));
+  shadow.row_order.set_data(words_of(state.row_order));
+  shadow.counts.add_(torch::tensor({shadow.changed, shadow.compared}, torch::kLong));
+}
+
+DenseFlips::Rates DenseFlips::rates(size_t counted) const {
+  int64_t changed = 0, compared = 0, all_changed = 0, all_compared = 0;
+  for (const size_t i : of_each_.at(counted)) {
+    const Shadow& shadow = shadows_[i];
+    changed += shadow.changed;
+    compared += shadow.compared;
+    all_changed += shadow.counts[0].item<int64_t>();
+    all_compared += shadow.counts[1].item<int64_t>();
+  }
+  const auto share = [](int64_t part, int64_t whole) {
+    return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  return {share(changed, compared), share(all_changed, all_compared)};
 }
 
 }  // namespace weft

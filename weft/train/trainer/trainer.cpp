@@ -1,5 +1,6 @@
 #include "weft/train/trainer/trainer.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/utils.h>
 
@@ -35,6 +36,29 @@ struct StepSplit {
   double data = 0.0, forward = 0.0, backward = 0.0, clip = 0.0, step = 0.0;
 };
 
+// What a step changes before the optimiser's step: statistics of norms, what recipes count and find
+// on the way, torch's random numbers. To go back to.
+class BeforeStep {
+ public:
+  explicit BeforeStep(Model& model) : model_(model) {
+    for (const torch::Tensor& buffer : model.buffers()) {
+      buffers_.emplace_back(buffer, buffer.detach().clone());
+    }
+    random_ = at::detail::getDefaultCPUGenerator().get_state();
+  }
+  void restore() {
+    for (auto& [buffer, before] : buffers_) buffer.set_data(before);
+    for (const auto& [name, layer] : layers_of(model_)) layer->state_changed();
+    at::Generator random = at::detail::getDefaultCPUGenerator();
+    random.set_state(random_);
+  }
+
+ private:
+  Model& model_;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> buffers_;
+  torch::Tensor random_;
+};
+
 uint64_t file_bytes(const std::filesystem::path& path) {
   std::error_code failure;
   const auto bytes = std::filesystem::file_size(path, failure);
@@ -66,15 +90,20 @@ struct Trainer::State {
                   {"data_crc32", fmt::format("{:08x}", data_checksum)},
                   {"status", "running"}};
     if (init) record["init"] = init->to_json();
+    std::vector<DenseFlips::Counted> counted;
+    for (const RecipeAtPattern& one : counted_flips(options)) {
+      RunOptions sparse = options;
+      sparse.recipe = one.recipe;
+      sparse.pattern = one.pattern.str();
+      counted.push_back({one.str(), training_plan(sparse, init, planner)});
+    }
+    if (!counted.empty()) dense_flips.emplace(*parts.model, counted);
     std::vector<LayerReport> reports =
         sparsify(*parts.model, training_plan(options, init, planner));
     for (LayerReport& report : reports) layers.push_back({std::move(report), std::nullopt});
     for (const auto& [name, layer] : layers_of(*parts.model)) named_layers[name] = layer;
     if (init) give_row_orders();
     optimizer = make_optimizer(*parts.model, options);
-    if (options.dense_flips) {
-      dense_flips.emplace(*parts.model, Pattern::parse(options.pattern));
-    }
     parts.model->train();
   }
 
@@ -129,7 +158,9 @@ struct Trainer::State {
       const auto found = named_layers.find(layer.report.name);
       if (found != named_layers.end()) layer.plan = found->second->sparse_plan();
     }
-    if (dense_flips) dense_flips->rate({});  // what the next step is compared with
+    // What the next step is compared with.
+    if (dense_flips)
+      position.step == 0 ? dense_flips->begin() : dense_flips->restore(position.step);
   }
 
   // Before anything depends on new choices of the planner, they are written down.
@@ -162,11 +193,22 @@ struct Trainer::State {
     return batch;
   }
 
-  // The mean loss of the micro-batches; gradients are those of the mean.
-  double accumulate_gradients(StepSplit& split) {
-    const int64_t parts_of_batch = parts.options.accumulate;
+  bool stopped() const { return stop != nullptr && *stop != 0; }
+
+  // The mean loss of the micro-batches; gradients are those of the mean. Nothing, and nothing has
+  // happened, if it was stopped between two of them.
+  std::optional<double> accumulate_gradients(StepSplit& split) {
+    const int64_t parts_of_batch = parts.options.accumulate, begin = position.data_position;
+    std::optional<BeforeStep> before;
+    if (stop != nullptr && parts_of_batch > 1) before.emplace(*parts.model);
     double loss = 0.0;
     for (int64_t i = 0; i < parts_of_batch; ++i) {
+      if (i > 0 && stopped()) {
+        before->restore();
+        position.data_position = begin;
+        forget_gradients(*optimizer);
+        return std::nullopt;
+      }
       auto start = Clock::now();
       const Batch batch = next_batch(parts.options.batch / parts_of_batch);
       split.data += seconds_from(start);
@@ -245,7 +287,8 @@ struct Trainer::State {
     throw Error(fmt::format("step {}: the norm of the gradients is {}", position.step + 1, norm));
   }
 
-  void take_step() {
+  // Whether it was taken, and not stopped.
+  bool take_step() {
     const RunOptions& options = parts.options;
     const auto start = Clock::now();
     const bool costly =
@@ -259,7 +302,9 @@ struct Trainer::State {
     report.learning_rate = learning_rate_at(options, position.step);
     set_learning_rate(*optimizer, report.learning_rate);
     forget_gradients(*optimizer);
-    report.loss = accumulate_gradients(split);
+    const std::optional<double> loss = accumulate_gradients(split);
+    if (!loss) return false;
+    report.loss = *loss;
     auto part = Clock::now();
     report.gradient_norm = clip_gradients();
     split.clip = seconds_from(part);
@@ -269,43 +314,59 @@ struct Trainer::State {
     report.seconds = seconds_from(start);
     report.step = ++position.step;
     after_step(report, split, costly);
+    return true;
   }
 
   void after_step(StepReport& report, const StepSplit& split, bool costly) {
     const auto ms = [](double seconds) { return std::round(1e6 * seconds) * 1e-3; };
     const ModelTelemetry telemetry = telemetry_of(named_layers, costly);
-    report.flip_rate = dense_flips ? dense_flips->rate(telemetry) : telemetry.flip_rate;
+    report.flip_rate = telemetry.flip_rate;
+    Json counted = Json::object();
+    if (dense_flips) {
+      dense_flips->count(position.step);
+      report.flip_rate = dense_flips->rates(0).last;
+      for (size_t i = 0; i < dense_flips->names().size(); ++i) {
+        counted.append(dense_flips->names()[i], dense_flips->rates(i).last);
+      }
+    }
     report.density = telemetry.density;
     position.flips += report.flip_rate;
     position.train_seconds += report.seconds;
     position.products.insert(telemetry.sparse_products.begin(), telemetry.sparse_products.end());
     record_choices();
-    metrics->add({{"step", report.step},
-                  {"loss", report.loss},
-                  {"learning_rate", report.learning_rate},
-                  {"gradient_norm", report.gradient_norm},
-                  {"flip_rate", report.flip_rate},
-                  {"density", report.density},
-                  {"step_ms", ms(report.seconds)},
-                  {"split_ms",
-                   {{"data", ms(split.data)},
-                    {"forward", ms(split.forward)},
-                    {"backward", ms(split.backward)},
-                    {"clip", ms(split.clip)},
-                    {"step", ms(split.step)},
-                    {"mask", ms(telemetry.times.mask)},
-                    {"pack", ms(telemetry.times.pack)},
-                    {"fwd", ms(telemetry.times.products[0])},
-                    {"bwd_x", ms(telemetry.times.products[1])},
-                    {"bwd_w", ms(telemetry.times.products[2])}}},
-                  {"layers", telemetry.layers}});
+    Json line{{"step", report.step},
+              {"loss", report.loss},
+              {"learning_rate", report.learning_rate},
+              {"gradient_norm", report.gradient_norm},
+              {"flip_rate", report.flip_rate},
+              {"density", report.density},
+              {"step_ms", ms(report.seconds)},
+              {"split_ms",
+               {{"data", ms(split.data)},
+                {"forward", ms(split.forward)},
+                {"backward", ms(split.backward)},
+                {"clip", ms(split.clip)},
+                {"step", ms(split.step)},
+                {"mask", ms(telemetry.times.mask)},
+                {"pack", ms(telemetry.times.pack)},
+                {"fwd", ms(telemetry.times.products[0])},
+                {"bwd_x", ms(telemetry.times.products[1])},
+                {"bwd_w", ms(telemetry.times.products[2])}}},
+              {"layers", telemetry.layers}};
+    if (dense_flips) line.append("dense_flips", counted);
+    metrics->add(line);
     if (listener != nullptr) listener->on_step(report);
   }
 
-  EvalReport evaluate_now() {
-    EvalReport report =
-        weft::evaluate(*parts.model, *parts.source, parts.options.batch / parts.options.accumulate,
-                       parts.options.eval_samples);
+  // Nothing if it was stopped.
+  std::optional<EvalReport> evaluate_now() {
+    EvalPlan plan{parts.options.batch / parts.options.accumulate, parts.options.eval_samples, stop};
+    if (listener != nullptr) {
+      plan.progress = [this](int64_t done, int64_t all) { listener->on_evaluating(done, all); };
+    }
+    std::optional<EvalReport> found = weft::evaluate(*parts.model, *parts.source, plan);
+    if (!found) return std::nullopt;
+    EvalReport& report = *found;
     report.step = position.step;
     if (!std::isfinite(report.loss)) {
       throw Error(fmt::format("step {}: the loss of the evaluation is {}: {}", position.step,
@@ -318,7 +379,19 @@ struct Trainer::State {
                   {"eval_samples", report.samples},
                   {"eval_seconds", report.seconds}});
     if (listener != nullptr) listener->on_eval(report);
-    return report;
+    return found;
+  }
+
+  bool is_evaluation_step() const {
+    const int64_t every = parts.options.eval_every;
+    return every > 0 && position.step > 0 && position.step % every == 0 &&
+           position.step < parts.options.steps;
+  }
+
+  // The mean over the steps of the sparse phase.
+  double mean_flip_rate() const {
+    const int64_t counted = flip_steps(named_layers, position.step);
+    return counted == 0 ? 0.0 : position.flips / static_cast<double>(counted);
   }
 
   // The median, or the mean if somebody has cut the metrics: no reason to lose a run.
@@ -421,7 +494,9 @@ struct Trainer::State {
   std::vector<PlannedLayer> layers;
   std::optional<MetricsFile> metrics;
   std::optional<DenseFlips> dense_flips;
-  std::optional<InitRecord> init;  // if the weights are those of a file
+  const std::atomic<int>* stop = nullptr;  // of the call that is under way
+  bool evaluation_due = false;             // of this step, and not yet done
+  std::optional<InitRecord> init;          // if the weights are those of a file
   RunPosition position;
   Json record;
   uint32_t data_checksum = 0;
@@ -464,9 +539,23 @@ const BatchSource& Trainer::source() const { return *state_->parts.source; }
 Model& Trainer::model() { return *state_->parts.model; }
 const std::vector<PlannedLayer>& Trainer::layers() const { return state_->layers; }
 void Trainer::save_checkpoint() { state_->save(); }
-EvalReport Trainer::evaluate() { return state_->evaluate_now(); }
+EvalReport Trainer::evaluate() { return *state_->evaluate_now(); }
 
 namespace {
+
+// A flag that is looked at while this is in scope.
+class Stoppable {
+ public:
+  Stoppable(const std::atomic<int>*& place, const std::atomic<int>* stop) : place_(place) {
+    place = stop;
+  }
+  ~Stoppable() { place_ = nullptr; }
+  Stoppable(const Stoppable&) = delete;
+  Stoppable& operator=(const Stoppable&) = delete;
+
+ private:
+  const std::atomic<int>*& place_;
+};
 
 RunParts resolved(RunParts parts) {
   parts.options = parts.options.resolved();
@@ -514,35 +603,47 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
                     "missing",
                     name));
   }
+  state->evaluation_due = state->is_evaluation_step() &&
+                          !ends_with_evaluation(state->folder->metrics(), state->position.step);
   state->write_record();
   return Trainer(std::move(state));
 }
 
 void Trainer::advance(int64_t steps, const std::atomic<int>* stop) {
   State& state = *state_;
-  const RunOptions& options = state.parts.options;
-  for (int64_t i = 0; i < steps && !finished() && (stop == nullptr || *stop == 0); ++i) {
-    state.take_step();
-    const bool last = finished();
-    if (options.eval_every > 0 && state.position.step % options.eval_every == 0 && !last) {
-      state.evaluate_now();
-    }
-    const bool due =
-        options.checkpoint_every > 0 && state.position.step % options.checkpoint_every == 0;
-    if (due && !last) state.save();
+  const Stoppable stoppable(state.stop, stop);
+  const int64_t every = state.parts.options.checkpoint_every;
+  const auto evaluated = [&] {
+    if (state.evaluation_due) state.evaluation_due = !state.evaluate_now().has_value();
+    return !state.evaluation_due;
+  };
+  for (int64_t i = 0; i < steps && !state.stopped() && !finished(); ++i) {
+    if (!evaluated() || !state.take_step()) return;
+    state.evaluation_due = state.is_evaluation_step();
+    if (!evaluated()) return;
+    if (every > 0 && state.position.step % every == 0 && !finished()) state.save();
   }
 }
 
-RunResult Trainer::finish() {
+std::optional<RunResult> Trainer::finish(const std::atomic<int>* stop) {
   State& state = *state_;
   WEFT_CHECK(finished(), "step {} of {}: the run is not at its end", state.position.step,
              state.parts.options.steps);
+  const Stoppable stoppable(state.stop, stop);
+  const std::optional<EvalReport> report = state.evaluate_now();
+  if (!report) return std::nullopt;
   RunResult result;
-  result.eval = state.evaluate_now();
+  result.eval = *report;
   state.metrics->sync();
   result.step_seconds = state.typical_step_seconds();
   result.train_seconds = state.position.train_seconds;
-  result.flip_rate = state.position.flips / static_cast<double>(state.position.step);
+  result.flip_rate = state.mean_flip_rate();
+  if (state.dense_flips) {
+    result.flip_rate = state.dense_flips->rates(0).mean;
+    for (size_t i = 0; i < state.dense_flips->names().size(); ++i) {
+      result.dense_flips[state.dense_flips->names()[i]] = state.dense_flips->rates(i).mean;
+    }
+  }
   const ModelTelemetry telemetry = telemetry_of(state.named_layers, /*costly=*/false);
   result.density = telemetry.density;
   result.ends_dense = telemetry.recipes > 0 && telemetry.density == 1.0;

@@ -10,13 +10,15 @@
 // bit, on the same number of threads and instruction set: choices of the planner are in run.json
 // before they matter.
 //
-// The library does not print: a listener hears what happens.
+// The library does not print: a listener hears what happens. Long work looks at a flag between
+// batches and ends early if it is set, with nothing lost: save_checkpoint(), and resume later.
 #pragma once
 
 #include <torch/optim/optimizer.h>
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +54,8 @@ class TrainerListener {
   virtual ~TrainerListener() = default;
   virtual void on_step(const StepReport&) {}
   virtual void on_eval(const EvalReport&) {}
+  // While it is evaluated: so many samples of all are done.
+  virtual void on_evaluating(int64_t /*done*/, int64_t /*all*/) {}
   virtual void on_note(const std::string&) {}  // what a user should know
 };
 
@@ -82,12 +86,15 @@ class Trainer {
   Model& model();
   const std::vector<PlannedLayer>& layers() const;
 
-  // Takes at most `steps` steps; evaluates and saves where it is due. Stops early if `stop` is set.
+  // Takes at most `steps` steps; evaluates and saves where it is due. Ends early if `stop` is set:
+  // a step of which a micro-batch is left, or an evaluation, is done again when the run goes on.
   void advance(int64_t steps, const std::atomic<int>* stop = nullptr);
   void save_checkpoint();
   EvalReport evaluate();
-  // After the last step: evaluates, writes the model, and marks the run as done.
-  RunResult finish();
+  // After the last step: evaluates, writes the model, and marks the run as done. Nothing if `stop`
+  // is set before the evaluation has ended; then the run is where it was.
+  std::optional<RunResult> finish(const std::atomic<int>* stop);
+  RunResult finish() { return *finish(nullptr); }
 
  private:
   struct State;
@@ -98,8 +105,16 @@ class Trainer {
 // The options of a run, as its run.json has them.
 RunOptions resume_options(const std::filesystem::path& folder);
 
-// Loss and accuracy of a model on the test samples, with the weights as they are. The last batch is
-// filled up with samples that do not count: all batches have one shape.
+struct EvalPlan {
+  int64_t batch = 1;
+  int64_t samples = 0;                     // spread evenly over the test samples; 0: all
+  const std::atomic<int>* stop = nullptr;  // looked at before every batch
+  std::function<void(int64_t done, int64_t all)> progress = {};
+};
+
+// Loss and accuracy of a model on test samples, with the weights as they are. The last batch is
+// filled up with samples that do not count: all batches have one shape. Nothing if it was stopped.
+std::optional<EvalReport> evaluate(Model& model, const BatchSource& source, const EvalPlan& plan);
 EvalReport evaluate(Model& model, const BatchSource& source, int64_t batch, int64_t samples);
 
 }  // namespace weft
