@@ -1,11 +1,10 @@
 // weft plan: dense or sparse, for the three products of a layer, and why.
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 
 #include "cli/shared.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/isa.h"
+#include "weft/core/regular_file.h"
 #include "weft/kernel/planner.h"
 #include "weft/report/table.h"
 
@@ -144,12 +143,9 @@ class PlanCommand : public Command {
   }
 
   Planner saved_planner() const {
-    std::ifstream file(saved_);
-    std::stringstream text;
-    text << file.rdbuf();
-    WEFT_CHECK(file.good(), "{}: cannot be read", saved_);
+    const std::string text = read_small_file(saved_);
     try {
-      return Planner::from_saved(text.str());
+      return Planner::from_saved(text);
     } catch (const Error& error) {
       throw Error(fmt::format("{}: {}", saved_, error.what()));
     }

@@ -1,6 +1,8 @@
 // The command line as its users meet it: results, exit codes, one clear line, nothing left behind.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <csignal>
@@ -566,6 +568,80 @@ TEST(Output, APipeGetsNoControlCharactersAndAFullDiskIsAnError) {
   EXPECT_EQ(full.code, 1);
   EXPECT_EQ(full.err, "weft: cannot write to standard output\n");
 }
+
+// Ends a program that hangs, so that it is a failure and not a hang of the test.
+Outcome run_briefly(const std::vector<std::string>& args) {
+  Program program(args);
+  std::atomic<bool> done = false;
+  std::thread watch([&] {
+    for (int i = 0; i < 600 && !done; ++i) ::usleep(100'000);
+    if (!done) ::kill(program.pid(), SIGKILL);
+  });
+  Outcome outcome = program.wait();
+  done = true;
+  watch.join();
+  return outcome;
+}
+
+// A pipe that nobody writes to, a device, a folder and 80 GB.
+class NotASmallFile : public ::testing::TestWithParam<const char*> {
+ protected:
+  void make(const std::filesystem::path& path) const {
+    const std::string kind = GetParam();
+    if (kind == "pipe") ::mkfifo(path.c_str(), 0600);
+    if (kind == "device") std::filesystem::create_symlink("/dev/zero", path);
+    if (kind == "folder") std::filesystem::create_directory(path);
+    if (kind == "huge") {
+      put(path, "{}");
+      std::filesystem::resize_file(path, uint64_t{80} << 30);  // takes no room on the disk
+    }
+  }
+  std::string problem() const {
+    return GetParam() == std::string("huge") ? "accepted are at most" : "not a regular file";
+  }
+  ScratchFolder scratch_;
+};
+
+TEST_P(NotASmallFile, AsASavedPlanIsOneLine) {
+  make(scratch_ / "plan.json");
+  expect_one_line(run_briefly({"plan", "--shape", "8x8x8", "--saved", scratch_ / "plan.json"}), 1,
+                  {(scratch_ / "plan.json").string(), problem()});
+}
+
+TEST_P(NotASmallFile, AsTheCacheOfTimesIsOneLine) {
+  std::filesystem::create_directories(scratch_ / "weft");
+  make(scratch_ / "weft/calibration.json");
+  const char* before = std::getenv("XDG_CACHE_HOME");
+  const std::string restored = before ? before : "";
+  ::setenv("XDG_CACHE_HOME", scratch_.path().c_str(), 1);
+  expect_one_line(run_briefly({"plan", "--shape", "8x8x8"}), 1,
+                  {(scratch_ / "weft/calibration.json").string(), problem()});
+  before ? ::setenv("XDG_CACHE_HOME", restored.c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
+}
+
+TEST_P(NotASmallFile, AsAConfigurationIsOneLine) {
+  make(scratch_ / "run.toml");
+  expect_one_line(run_briefly({"train", "--config", scratch_ / "run.toml", "--out", "nowhere"}), 1,
+                  {(scratch_ / "run.toml").string(), problem()});
+}
+
+TEST_P(NotASmallFile, AsTheRecordOfARunIsOneLine) {
+  std::filesystem::create_directory(scratch_ / "run");
+  make(scratch_ / "run/run.json");
+  expect_one_line(run_briefly({"generate", scratch_ / "run"}), 1,
+                  {(scratch_ / "run/run.json").string(), problem()});
+}
+
+TEST_P(NotASmallFile, AsAnIndexIsOneLine) {
+  make(scratch_ / "m.index.json");
+  expect_one_line(run_briefly({"info", scratch_ / "m.index.json"}), 1,
+                  {(scratch_ / "m.index.json").string(),
+                   GetParam() == std::string("folder") ? "no .safetensors" : problem()});
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, NotASmallFile,
+                         ::testing::Values("pipe", "device", "folder", "huge"),
+                         [](const auto& row) { return std::string(row.param); });
 
 }  // namespace
 }  // namespace weft::test

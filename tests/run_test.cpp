@@ -185,6 +185,17 @@ TEST(StepSeconds, NeedsEveryStepOnce) {
   EXPECT_TRUE(contains(problem(one + "{half"), "m:2"));
 }
 
+TEST(StepSeconds, ALineWithoutAnEndIsRefused) {
+  const ScratchFolder scratch;
+  std::ofstream(scratch / "m") << "{\"step\":1,\"step_ms\":5}\n";
+  std::filesystem::resize_file(scratch / "m", uint64_t{1} << 40);  // takes no room on the disk
+  EXPECT_TRUE(contains(message_of([&] { read_step_seconds(scratch / "m", 1); }),
+                       "m:2: a line of more than 1048576 bytes"));
+  std::ofstream(scratch / "n") << "{\"step\":1,\"step_ms\":5}\n{\"step\":2,\"step_ms\":5}\n";
+  EXPECT_TRUE(contains(message_of([&] { read_step_seconds(scratch / "n", 1); }),
+                       "n:2: one step more than the 1 that the run took"));
+}
+
 TEST(PeakMemory, IsWhatThisProcessHas) {
   EXPECT_GT(peak_resident_bytes(), uint64_t{1} << 20);
   EXPECT_LT(peak_resident_bytes(), uint64_t{1} << 34);

@@ -1,13 +1,11 @@
 #include "weft/checkpoint/checkpoint.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <set>
 
 #include "weft/core/error.h"
 #include "weft/core/json.h"
+#include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 
 namespace weft {
@@ -42,22 +40,6 @@ fs::path entry_of_folder(const fs::path& folder) {
   }
   throw Error(fmt::format("{}: no .safetensors file and no .safetensors.index.json in the folder",
                           folder.string()));
-}
-
-std::string read_index_text(const fs::path& path) {
-  std::error_code failure;
-  const bool regular = fs::is_regular_file(path, failure);
-  WEFT_CHECK(!failure, "{}: cannot open: {}", path.string(), failure.message());
-  WEFT_CHECK(regular, "{}: cannot open: not a regular file", path.string());
-  const uint64_t bytes = fs::file_size(path, failure);
-  WEFT_CHECK(!failure && bytes <= kMaxIndexBytes, "{}: an index has at most {} bytes",
-             path.string(), kMaxIndexBytes);
-  std::ifstream file(path, std::ios::binary);
-  WEFT_CHECK(file, "{}: cannot open: {}", path.string(), std::strerror(errno));
-  std::string text(bytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(bytes));
-  WEFT_CHECK(file, "{}: cannot read", path.string());
-  return text;
 }
 
 // A shard is a file beside its index: a name that leads elsewhere is refused. So is one that no
@@ -122,7 +104,7 @@ void Checkpoint::add_shard(const fs::path& path) {
 }
 
 void Checkpoint::read_index(const fs::path& path) {
-  const Json document = Json::parse(read_index_text(path), path.string());
+  const Json document = Json::parse(read_small_file(path, kMaxIndexBytes), path.string());
   const std::map<std::string, std::string> shard_of = parse_weight_map(document, path);
   index_ = Index{path, document.contains("metadata") ? document["metadata"].dump() : "{}"};
 

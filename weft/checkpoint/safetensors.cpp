@@ -1,6 +1,5 @@
 #include "weft/checkpoint/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,24 +8,13 @@
 #include <utility>
 
 #include "weft/core/error.h"
+#include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 
 namespace weft {
 namespace {
 
 constexpr uint64_t kLengthBytes = 8;
-
-int open_regular_file(const std::filesystem::path& path) {
-  // O_NONBLOCK: a pipe without a writer must be an error here, not a hang.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  WEFT_CHECK(fd >= 0, "{}: cannot open: {}", path.string(), std::strerror(errno));
-  struct stat status {};
-  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(fd);
-    throw Error(fmt::format("{}: cannot open: not a regular file", path.string()));
-  }
-  return fd;
-}
 
 uint64_t size_of(int fd) {
   struct stat status {};

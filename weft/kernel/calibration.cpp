@@ -1,5 +1,7 @@
 #include "weft/kernel/calibration.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -8,7 +10,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <sstream>
 
 #include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
@@ -16,6 +17,7 @@
 #include "weft/core/json.h"
 #include "weft/core/median.h"
 #include "weft/core/parallel.h"
+#include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 #include "weft/core/version.h"
 #include "weft/kernel/synthetic.h"
@@ -313,11 +315,10 @@ ProductTimes Calibration::predict(ProductKind kind, const LayerShape& shape, con
 }
 
 void Calibration::load() {
-  if (path_.empty()) return;
-  std::ifstream file(path_);
-  std::stringstream text;
-  text << file.rdbuf();
-  const Json root = Json::parse_or_null(text.str());
+  // A cache that is not there or may not be read is measured again. What is there and is no small
+  // file (a pipe, a folder, gigabytes) would never be replaced: that is for the user to mend.
+  if (path_.empty() || ::access(path_.c_str(), R_OK) != 0) return;
+  const Json root = Json::parse_or_null(read_small_file(path_));
   const auto has = [&](const char* name, const Json& value) {
     return root.contains(name) && root[name] == value;
   };

@@ -1,6 +1,5 @@
 #include "weft/train/data/byte_source.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -11,6 +10,7 @@
 #include <cstring>
 
 #include "weft/core/error.h"
+#include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 
 namespace weft {
@@ -42,14 +42,9 @@ struct ByteSource::Inflater {
 ByteSource::ByteSource(const std::filesystem::path& path, Form form)
     : name_(printable(path.string(), kMostNameBytes)) {
   if (form == Form::kGzip) inflater_ = std::make_unique<Inflater>();
-  // O_NONBLOCK: a pipe without a writer must be an error here, not a hang.
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  WEFT_CHECK(fd_ >= 0, "{}: cannot open: {}", name_, std::strerror(errno));
+  fd_ = open_regular_file(path);
   struct stat status {};
-  if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(fd_);
-    throw Error(fmt::format("{}: cannot open: not a regular file", name_));
-  }
+  ::fstat(fd_, &status);
   file_bytes_ = static_cast<uint64_t>(status.st_size);
 }
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "weft/core/error.h"
+#include "weft/core/regular_file.h"
 #include "weft/core/text.h"
-#include "weft/train/run/read_file.h"
 #include "weft/train/run/run_options.h"
 
 namespace weft {

@@ -14,13 +14,15 @@
 
 #include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
+#include "weft/core/regular_file.h"
 #include "weft/core/text.h"
-#include "weft/train/run/read_file.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr size_t kMostLineBytes = size_t{1} << 20;  // of metrics.jsonl; weft's have hundreds
 
 std::string shown(const fs::path& path) { return printable(path.string(), 4096); }
 
@@ -149,16 +151,23 @@ std::vector<double> read_step_seconds(const fs::path& path, int64_t steps) {
   if (fs::is_regular_file(path, failure)) stream.open(path, std::ios::binary);
   WEFT_CHECK(stream.is_open(), "{}: cannot be read", name);
   std::vector<double> seconds;
-  std::string text;
-  for (int64_t line = 1; std::getline(stream, text); ++line) {  // of a long run, gigabytes
+  std::vector<char> text(kMostLineBytes + 1);
+  for (int64_t line = 1; !stream.eof(); ++line) {  // of a long run, gigabytes
     const std::string where = fmt::format("{}:{}", name, line);
-    const Json entry = Json::parse(text, where);
+    stream.getline(text.data(), static_cast<std::streamsize>(text.size()));
+    const auto bytes = static_cast<size_t>(stream.gcount());  // with the end of the line, if any
+    if (bytes == 0) break;
+    WEFT_CHECK(stream.good() || stream.eof(), "{}: a line of more than {} bytes", where,
+               kMostLineBytes);
+    const Json entry = Json::parse({text.data(), bytes - (stream.eof() ? 0 : 1)}, where);
     if (!entry.is_object() || entry.contains("eval_loss")) continue;
     WEFT_CHECK(entry.contains("step") && entry["step"] == static_cast<int64_t>(seconds.size()) + 1,
                "{}: not the line of step {}", where, seconds.size() + 1);
     WEFT_CHECK(entry.contains("step_ms") && entry["step_ms"].is_number() &&
                    entry["step_ms"].get<double>() > 0.0,
                "{}: 'step_ms' is no time", where);
+    WEFT_CHECK(static_cast<int64_t>(seconds.size()) < steps,
+               "{}: one step more than the {} that the run took", where, steps);
     seconds.push_back(1e-3 * entry["step_ms"].get<double>());
   }
   WEFT_CHECK(static_cast<int64_t>(seconds.size()) == steps, "{}: has {} steps, and the run took {}",

@@ -8,12 +8,12 @@
 #include <span>
 
 #include "weft/core/isa.h"
+#include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 #include "weft/core/version.h"
 #include "weft/kernel/dense.h"
 #include "weft/kernel/tile_unit.h"
 #include "weft/train/data/checksum.h"
-#include "weft/train/run/read_file.h"
 #include "weft/train/trainer/export_model.h"
 
 namespace weft {
