@@ -27,7 +27,7 @@ const std::map<std::string, std::set<std::string>>& arrows() {
       {"train/recipes", {"core", "mask"}},
       {"train/data", {"core"}},
       {"train/decode", {"core", "checkpoint", "pack", "kernel"}},
-      {"train/run", {"core", "kernel", "train/data", "train/recipes"}},
+      {"train/run", {"core", "checkpoint", "kernel", "train/data", "train/recipes"}},
       {"train",
        {"core", "checkpoint", "mask", "estimate", "pack", "kernel", "train/recipes", "train/data",
         "train/decode", "train/run"}},

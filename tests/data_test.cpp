@@ -16,6 +16,7 @@
 #include "tests/support.h"
 #include "weft/core/parallel.h"
 #include "weft/core/rng.h"
+#include "weft/train/data/checksum.h"
 #include "weft/train/data/cifar10.h"
 #include "weft/train/data/glyph_strokes.h"
 #include "weft/train/data/idx.h"
@@ -283,6 +284,16 @@ TEST(Text, TakesTheHeadersOfTheHighestVersion) {
   put(scratch / "13", "not a folder");
   EXPECT_EQ(default_text_path(scratch.path()), scratch / "12");
   EXPECT_TRUE(contains(message_of([&] { default_text_path(scratch / "v1"); }), "text:PATH"));
+}
+
+// zlib begins again when it is given a null pointer, which empty vectors have.
+TEST(Checksum, AnEmptyPieceChangesNothing) {
+  const std::string text = "weights";
+  const uint32_t sum = weft::checksum(0, std::as_bytes(std::span(text)));
+  EXPECT_EQ(sum, 0x1ad27358u);  // as Python's zlib.crc32(b"weights")
+  EXPECT_EQ(weft::checksum(sum, {}), sum);
+  EXPECT_EQ(weft::checksum(sum, std::as_bytes(std::span(text).first(0))), sum);
+  EXPECT_EQ(weft::checksum(0, {}), 0u);
 }
 
 uint64_t checksum(std::span<const uint8_t> bytes) {  // FNV-1a

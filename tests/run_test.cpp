@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "tests/scratch_folder.h"
@@ -10,6 +11,8 @@
 #include "weft/train/run/peak_memory.h"
 #include "weft/train/run/run_folder.h"
 #include "weft/train/run/run_options.h"
+#include "weft/train/run/run_position.h"
+#include "weft/train/run/tensor_checksum.h"
 
 namespace weft::test {
 namespace {
@@ -194,6 +197,42 @@ TEST(StepSeconds, ALineWithoutAnEndIsRefused) {
   std::ofstream(scratch / "n") << "{\"step\":1,\"step_ms\":5}\n{\"step\":2,\"step_ms\":5}\n";
   EXPECT_TRUE(contains(message_of([&] { read_step_seconds(scratch / "n", 1); }),
                        "n:2: one step more than the 1 that the run took"));
+}
+
+// A checkpoint made without weft, as run_position.h and tensor_checksum.h describe it.
+class RunCheckpoint : public ::testing::Test {
+ protected:
+  static std::string load(const std::filesystem::path& path) {
+    return message_of([&] {
+      const SafetensorsReader reader(path);
+      position_from(reader.header().metadata, path.string());
+      std::map<std::string, std::vector<std::byte>> bytes;
+      read_checked(reader, [&](const TensorInfo& info) {
+        bytes[info.name].resize(info.bytes());
+        return std::span(bytes[info.name]);
+      });
+    });
+  }
+  ScratchFolder scratch_;
+  const std::string whole_ = contents(WEFT_SOURCE_DIR "/tests/fuzz/corpus/run/checkpoint_valid");
+};
+
+TEST_F(RunCheckpoint, IsRead) {
+  put(scratch_ / "c", whole_);
+  EXPECT_EQ(load(scratch_ / "c"), "(no Error)");
+  const SavedPosition saved =
+      position_from(SafetensorsReader(scratch_ / "c").header().metadata, "c");
+  EXPECT_EQ(saved.position.step, 4);
+  EXPECT_EQ(saved.position.products, std::set<std::string>{"fwd"});
+}
+
+TEST_F(RunCheckpoint, EveryBitOfItCounts) {
+  for (size_t bit = 0; bit < 8 * whole_.size(); ++bit) {
+    std::string bytes = whole_;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << bit % 8));
+    put(scratch_ / "c", bytes);
+    EXPECT_NE(load(scratch_ / "c"), "(no Error)") << "bit " << bit % 8 << " of byte " << bit / 8;
+  }
 }
 
 TEST(PeakMemory, IsWhatThisProcessHas) {

@@ -804,6 +804,56 @@ TEST_F(SavedRun, ADamagedCheckpointIsNamedAndTheOneBeforeIsUsed) {
   EXPECT_TRUE(contains(notes_.all, "checksum")) << notes_.all;
 }
 
+// Empty tensors (masks of dense layers, for one) stand among the others: what comes before them
+// counts as well.
+TEST_F(SavedRun, OneBitOfAnyTensorOrOfTheHeaderIsNoticed) {
+  const std::string whole = contents(checkpoint(8));
+  const SafetensorsReader reader(checkpoint(8));
+  const std::vector<TensorInfo> tensors = reader.header().tensors;
+  const size_t data = whole.size() - tensors.back().end;
+  const auto problem = [&](size_t at, int bit) {
+    std::string bytes = whole;
+    bytes[at] = static_cast<char>(bytes[at] ^ (1 << bit));
+    put(checkpoint(8), bytes);
+    return message_of([&] { read_tensors(checkpoint(8), Checksum::kYes); });
+  };
+  int empty = 0;
+  for (const TensorInfo& tensor : tensors) {
+    empty += tensor.bytes() == 0;
+    for (const uint64_t at : {uint64_t{0}, tensor.bytes() / 2, tensor.bytes() - 1}) {
+      if (tensor.bytes() == 0) break;
+      const std::string found = problem(data + tensor.begin + at, static_cast<int>(at % 8));
+      EXPECT_TRUE(contains(found, "checksum is not that of its contents"))
+          << tensor.name << ": " << found;
+    }
+  }
+  EXPECT_GT(empty, 0) << "there is no empty tensor here: the test has lost its point";
+  for (size_t at = 0; at < data; ++at) {
+    EXPECT_NE(problem(at, static_cast<int>(at % 8)), "(no Error)") << "byte " << at;
+  }
+  put(checkpoint(8), whole);
+  EXPECT_NO_THROW(read_tensors(checkpoint(8), Checksum::kYes));
+  const auto weight = std::ranges::find(tensors, "model.hidden1.weight", &TensorInfo::name);
+  ASSERT_NE(weight, tensors.end());
+  problem(data + weight->begin, 3);
+  EXPECT_EQ(resumed_step(), 4);
+  EXPECT_TRUE(contains(notes_.all, "refused: " + checkpoint(8).string())) << notes_.all;
+}
+
+// The checksum of version 1 stopped counting at empty tensors.
+TEST_F(SavedRun, ACheckpointOfVersion1IsRefusedInOneLine) {
+  const TensorFile file = read_tensors(checkpoint(8));
+  Metadata older = file.metadata;
+  std::string& entry = older["weft.checkpoint"];
+  entry.replace(entry.find("\"version\":2"), 11, "\"version\":1");
+  write_tensors(checkpoint(8), NamedTensors(file.tensors.begin(), file.tensors.end()), older,
+                Checksum::kYes);
+  EXPECT_EQ(resumed_step(), 4);
+  EXPECT_TRUE(
+      contains(notes_.all, "of version 1, accepted is 2: train with the weft that wrote it"))
+      << notes_.all;
+}
+
 TEST_F(SavedRun, ACheckpointOfAnotherRunIsRefused) {
   const auto other = scratch_ / "other";
   RunOptions options = options_;
@@ -820,11 +870,11 @@ TEST_F(SavedRun, ANewerCheckpointAndAForeignFileAreRefused) {
   NamedTensors tensors(file.tensors.begin(), file.tensors.end());
   Metadata newer = file.metadata;
   std::string& entry = newer["weft.checkpoint"];
-  entry.replace(entry.find("\"version\":1"), 11, "\"version\":2");
+  entry.replace(entry.find("\"version\":2"), 11, "\"version\":3");
   write_tensors(checkpoint(8), tensors, newer, Checksum::kYes);
   write_tensors(checkpoint(4), tensors, {});
   EXPECT_TRUE(contains(message_of([&] { resumed_step(); }), "no checkpoint can be used"));
-  EXPECT_TRUE(contains(notes_.all, "of version 2, and this weft knows 1")) << notes_.all;
+  EXPECT_TRUE(contains(notes_.all, "of version 3, accepted is 2")) << notes_.all;
   EXPECT_TRUE(contains(notes_.all, "not a checkpoint of a run of weft")) << notes_.all;
 }
 

@@ -170,6 +170,10 @@ Json::~Json() = default;
 
 void Json::require_number() const { WEFT_CHECK(is_number(), "JSON: {} is not a number", dump()); }
 
+void Json::refuse_as_whole() const {
+  throw Error(fmt::format("JSON: {} is not a whole number of the wanted range", dump()));
+}
+
 const std::string& Json::text() const {
   WEFT_CHECK(is_string(), "JSON: {} is not a text", dump());
   return text_;

@@ -19,6 +19,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace weft {
@@ -68,7 +69,8 @@ class Json {
   bool is_array() const { return kind_ == Kind::kList; }
   bool is_object() const { return kind_ == Kind::kObject; }
 
-  // The value as a bool, a number or a std::string. Throws Error if it is none.
+  // The value as a bool, a number or a std::string. Throws Error if it is none, or not a whole
+  // number of that type where one is asked for.
   template <typename Value>
   Value get() const {
     if constexpr (std::same_as<Value, std::string>) {
@@ -77,9 +79,17 @@ class Json {
       return boolean();
     } else {
       require_number();
-      if (kind_ == Kind::kReal) return static_cast<Value>(number_.real);
-      return kind_ == Kind::kSigned ? static_cast<Value>(static_cast<int64_t>(number_.whole))
-                                    : static_cast<Value>(number_.whole);
+      if constexpr (std::integral<Value>) {
+        const bool fits = kind_ == Kind::kSigned
+                              ? std::in_range<Value>(static_cast<int64_t>(number_.whole))
+                              : std::in_range<Value>(number_.whole);
+        if (kind_ == Kind::kReal || !fits) refuse_as_whole();
+        return static_cast<Value>(number_.whole);
+      } else {
+        if (kind_ == Kind::kReal) return static_cast<Value>(number_.real);
+        return kind_ == Kind::kSigned ? static_cast<Value>(static_cast<int64_t>(number_.whole))
+                                      : static_cast<Value>(number_.whole);
+      }
     }
   }
 
@@ -116,6 +126,7 @@ class Json {
   }
   bool is_whole() const { return kind_ == Kind::kSigned || kind_ == Kind::kUnsigned; }
   void require_number() const;
+  [[noreturn]] void refuse_as_whole() const;
   const std::string& text() const;
   bool boolean() const;
   const Json* find(std::string_view name) const;

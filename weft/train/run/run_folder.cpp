@@ -14,6 +14,7 @@
 
 #include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
+#include "weft/core/parallel.h"
 #include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 
@@ -142,6 +143,22 @@ Json read_run_record(const fs::path& folder) {
     WEFT_CHECK(record.contains(member), "{}: '{}' is missing", name, member);
   }
   return record;
+}
+
+RunOptions resume_options(const fs::path& folder) {
+  const Json record = read_run_record(folder);
+  const std::string name = shown(folder / "run.json");
+  RunOptions options = RunOptions::from_json(record["options"], name);
+  // All cores then may be others than all cores now.
+  if (options.threads == 0) {
+    const Json& environment = record["environment"];
+    WEFT_CHECK(environment.contains("threads") && environment["threads"].is_number_unsigned() &&
+                   environment["threads"].get<uint64_t>() >= 1 &&
+                   environment["threads"].get<uint64_t>() <= kMaxThreads,
+               "{}: the number of threads is none of 1 to {}", name, kMaxThreads);
+    options.threads = environment["threads"].get<int64_t>();
+  }
+  return options;
 }
 
 std::vector<double> read_step_seconds(const fs::path& path, int64_t steps) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "weft/core/json.h"
+#include "weft/train/run/run_options.h"
 
 namespace weft {
 
@@ -59,6 +60,9 @@ class RunFolder {
 // The run.json of a folder, checked to be one of a version that we know. Throws Error that names
 // it.
 Json read_run_record(const std::filesystem::path& folder);
+
+// The options of a run, as its run.json has them, with the number of threads that it ran on.
+RunOptions resume_options(const std::filesystem::path& folder);
 
 // The times of all steps of a run. Throws Error that names the file and the line if it does not
 // have every step once, in order.

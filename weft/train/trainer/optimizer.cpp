@@ -124,7 +124,6 @@ OptimizerState optimizer_state(torch::nn::Module& model, torch::optim::Optimizer
 
 void load_optimizer_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                           const TensorFile& file, const Json& steps) {
-  WEFT_CHECK(steps.is_object(), "{}: 'optimizer_steps' is no object", file.name);
   optimizer.state().clear();
   const bool adamw = dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr;
   for (const auto& parameter : model.named_parameters()) {

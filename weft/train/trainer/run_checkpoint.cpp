@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "weft/checkpoint/safetensors.h"
+#include "weft/core/error.h"
 #include "weft/core/text.h"
 #include "weft/train/layers/layer.h"
 #include "weft/train/trainer/export_model.h"
@@ -10,9 +11,6 @@
 
 namespace weft {
 namespace {
-
-constexpr const char* kEntry = "weft.checkpoint";
-constexpr int64_t kCheckpointVersion = 1;
 
 std::string model_tensor(const std::string& name) { return "model." + name; }
 
@@ -26,8 +24,6 @@ void load_state(const TensorFile& file, Model& model) {
     const std::string name = model_tensor(buffer.key());
     // Masks come and go, so the shapes of a recipe's buffers may differ: the layer checks them.
     const bool any_shape = of_recipes.contains(buffer.value().unsafeGetTensorImpl());
-    // Runs that began before there were row orders have none.
-    if (any_shape && name.ends_with("row_order") && !file.tensors.contains(name)) continue;
     const torch::Tensor saved = any_shape ? file.at(name) : file.like(buffer.value(), name);
     WEFT_CHECK(saved.scalar_type() == buffer.value().scalar_type(),
                "{}: tensor '{}' is of another type than the model's", file.name, name);
@@ -40,24 +36,6 @@ void load_state(const TensorFile& file, Model& model) {
       throw Error(fmt::format("{}: {}", file.name, error.what()));
     }
   }
-}
-
-Json entry_of(const Metadata& metadata, const std::string& path) {
-  const auto found = metadata.find(kEntry);
-  WEFT_CHECK(found != metadata.end(), "{}: not a checkpoint of a run of weft", path);
-  Json entry = Json::parse(found->second, path);
-  WEFT_CHECK(entry.is_object() && entry.contains("version"), "{}: the entry {} has no version",
-             path, kEntry);
-  WEFT_CHECK(entry["version"] == kCheckpointVersion, "{}: of version {}, and this weft knows {}",
-             path, printable(entry["version"].dump()), kCheckpointVersion);
-  return entry;
-}
-
-int64_t whole_number(const Json& entry, const char* name) {
-  const Json& value = entry[name];
-  WEFT_CHECK(value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{1} << 62,
-             "'{}' is no whole number", name);
-  return value.get<int64_t>();
 }
 
 }  // namespace
@@ -74,44 +52,20 @@ void save_run_checkpoint(const std::filesystem::path& path, Model& model,
   OptimizerState state = optimizer_state(model, optimizer);
   tensors.insert(tensors.end(), state.tensors.begin(), state.tensors.end());
   tensors.emplace_back("random", at::detail::getDefaultCPUGenerator().get_state());
-  Json products = Json::array();
-  for (const std::string& product : position.products) products.push_back(product);
-  const Json entry{{"version", kCheckpointVersion},
-                   {"run", position.run},
-                   {"step", position.step},
-                   {"data_position", position.data_position},
-                   {"metrics_bytes", position.metrics_bytes},
-                   {"flips", position.flips},
-                   {"train_seconds", position.train_seconds},
-                   {"products", products},
-                   {"optimizer_steps", state.steps}};
-  write_tensors(path, tensors, {{kEntry, entry.dump()}}, Checksum::kYes);
+  write_tensors(path, tensors, to_metadata({position, state.steps}), Checksum::kYes);
 }
 
 RunPosition load_run_checkpoint(const std::filesystem::path& path, const std::string& run,
                                 Model& model, torch::optim::Optimizer& optimizer) {
   const std::string name = printable(path.string(), 4096);
-  // The version first: what a newer weft writes may have another checksum.
-  const Json entry = entry_of(SafetensorsReader(path).header().metadata, name);
+  // The version first: another weft's files may have another checksum.
+  const SavedPosition saved = position_from(SafetensorsReader(path).header().metadata, name);
+  const RunPosition& position = saved.position;
   const TensorFile file = read_tensors(path, Checksum::kYes);
-  RunPosition position;
-  try {
-    position.run = entry["run"].get<std::string>();
-    position.step = whole_number(entry, "step");
-    position.data_position = whole_number(entry, "data_position");
-    position.metrics_bytes = static_cast<uint64_t>(whole_number(entry, "metrics_bytes"));
-    position.flips = entry["flips"].get<double>();
-    position.train_seconds = entry["train_seconds"].get<double>();
-    for (const Json& product : entry["products"]) {
-      position.products.insert(product.get<std::string>());
-    }
-  } catch (const Error& error) {
-    throw Error(fmt::format("{}: the entry {} is malformed: {}", name, kEntry, error.what()));
-  }
   WEFT_CHECK(position.run == run, "{}: of another run: {}, and this one is {}", name,
              printable(position.run), run);
   load_state(file, model);
-  load_optimizer_state(model, optimizer, file, entry["optimizer_steps"]);
+  load_optimizer_state(model, optimizer, file, saved.optimizer_steps);
   at::Generator random = at::detail::getDefaultCPUGenerator();
   random.set_state(file.at("random"));
   return position;

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include "weft/core/text.h"
-#include "weft/train/data/checksum.h"
+#include "weft/train/run/tensor_checksum.h"
 
 namespace weft {
 namespace {
-
-constexpr const char* kChecksum = "weft.crc32";
 
 constexpr std::pair<torch::ScalarType, Dtype> kDtypes[] = {
     {torch::kFloat, Dtype::kF32},     {torch::kDouble, Dtype::kF64}, {torch::kHalf, Dtype::kF16},
@@ -35,28 +33,10 @@ std::span<std::byte> bytes_of(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
 }
 
-uint32_t add_text(uint32_t sum, const std::string& text) {
-  sum = checksum(sum, std::as_bytes(std::span(text)));
-  return checksum(sum, std::as_bytes(std::span("\0", 1)));  // where it ends counts
-}
-
-// Of all that is said about tensors, without the checksum itself.
-uint32_t header_checksum(const std::vector<TensorInfo>& tensors, const Metadata& metadata) {
-  uint32_t sum = 0;
-  for (const auto& [key, value] : metadata) {
-    if (key != kChecksum) sum = add_text(add_text(sum, key), value);
-  }
-  for (const TensorInfo& info : tensors) {
-    sum = add_text(add_text(sum, info.name), std::string(dtype_name(info.dtype)));
-    sum = add_text(sum, shape_text(info.shape));
-  }
-  return sum;
-}
-
 }  // namespace
 
 void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                   Metadata metadata, Checksum with_checksum) {
+                   Metadata metadata, Checksum checked) {
   std::vector<TensorInfo> infos;
   std::vector<torch::Tensor> values;
   for (const auto& [name, tensor] : tensors) {
@@ -64,10 +44,10 @@ void write_tensors(const std::filesystem::path& path, const NamedTensors& tensor
     infos.push_back({name, dtype_of(tensor, name), tensor.sizes().vec()});
     infos.back().end = values.back().nbytes();
   }
-  if (with_checksum == Checksum::kYes) {
-    uint32_t sum = header_checksum(infos, metadata);
-    for (const torch::Tensor& value : values) sum = checksum(sum, bytes_of(value));
-    metadata[kChecksum] = fmt::format("{:08x}", sum);
+  if (checked == Checksum::kYes) {
+    TensorBytes bytes;
+    for (const torch::Tensor& value : values) bytes.push_back(bytes_of(value));
+    metadata = with_checksum(infos, std::move(metadata), bytes);
   }
   SafetensorsWriter writer(path, infos, metadata);
   for (size_t i = 0; i < values.size(); ++i) writer.write(infos[i].name, 0, bytes_of(values[i]));
@@ -94,22 +74,20 @@ torch::Tensor read_tensor(const Checkpoint& checkpoint, const ShardedTensor& ten
   return found;
 }
 
-TensorFile read_tensors(const std::filesystem::path& path, Checksum with_checksum) {
+TensorFile read_tensors(const std::filesystem::path& path, Checksum checked) {
   const SafetensorsReader reader(path);
   const std::string file = printable(path.string(), 4096);
   TensorFile found{reader.header().metadata, {}, file};
-  uint32_t sum = header_checksum(reader.header().tensors, found.metadata);
-  for (const TensorInfo& info : reader.header().tensors) {
+  const auto place = [&](const TensorInfo& info) {
     torch::Tensor tensor = torch::empty(info.shape, torch_type(info, file));
-    reader.read(info, 0, bytes_of(tensor));
-    if (with_checksum == Checksum::kYes) sum = checksum(sum, bytes_of(tensor));
     found.tensors[info.name] = tensor;
+    return bytes_of(tensor);
+  };
+  if (checked == Checksum::kYes) {
+    read_checked(reader, place);
+  } else {
+    for (const TensorInfo& info : reader.header().tensors) reader.read(info, 0, place(info));
   }
-  if (with_checksum == Checksum::kNo) return found;
-  const auto expected = found.metadata.find(kChecksum);
-  WEFT_CHECK(expected != found.metadata.end(), "{}: it has no checksum", file);
-  WEFT_CHECK(expected->second == fmt::format("{:08x}", sum),
-             "{}: damaged: its checksum is not that of its contents", file);
   return found;
 }
 

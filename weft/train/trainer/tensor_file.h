@@ -15,11 +15,11 @@ namespace weft {
 
 using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 
-// Atomically. `Checksum::kYes`: of the metadata, the names, types, shapes and bytes of all tensors,
-// as "weft.crc32" in the metadata; read_tensors must then ask for it.
+// Atomically. `Checksum::kYes`: with a checksum of all that is in the file (run/tensor_checksum.h),
+// which read_tensors must then ask for.
 enum class Checksum : uint8_t { kNo, kYes };
 void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
-                   Metadata metadata, Checksum checksum = Checksum::kNo);
+                   Metadata metadata, Checksum checked = Checksum::kNo);
 
 struct TensorFile {
   Metadata metadata;
@@ -35,6 +35,6 @@ struct TensorFile {
 torch::Tensor read_tensor(const Checkpoint& checkpoint, const ShardedTensor& tensor);
 
 // Throws Error that names the file if it is damaged.
-TensorFile read_tensors(const std::filesystem::path& path, Checksum checksum = Checksum::kNo);
+TensorFile read_tensors(const std::filesystem::path& path, Checksum checked = Checksum::kNo);
 
 }  // namespace weft

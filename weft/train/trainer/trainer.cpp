@@ -14,7 +14,6 @@
 #include "weft/core/text.h"
 #include "weft/train/layers/tensor_math.h"
 #include "weft/train/run/peak_memory.h"
-#include "weft/train/run/run_folder.h"
 #include "weft/train/step.h"
 #include "weft/train/trainer/export_model.h"
 #include "weft/train/trainer/optimizer.h"
@@ -510,22 +509,6 @@ RunParts make_parts(const RunOptions& options) {
   parts.source = make_batch_source(parts.options);
   parts.model = make_model(parts.options, parts.source->shape());
   return parts;
-}
-
-RunOptions resume_options(const std::filesystem::path& folder) {
-  const Json record = read_run_record(folder);
-  const std::string name = printable((folder / "run.json").string(), 4096);
-  RunOptions options = RunOptions::from_json(record["options"], name);
-  // All cores then may be others than all cores now.
-  if (options.threads == 0) {
-    const Json& environment = record["environment"];
-    WEFT_CHECK(environment.contains("threads") && environment["threads"].is_number_unsigned() &&
-                   environment["threads"].get<uint64_t>() >= 1 &&
-                   environment["threads"].get<uint64_t>() <= kMaxThreads,
-               "{}: the number of threads is none of 1 to {}", name, kMaxThreads);
-    options.threads = environment["threads"].get<int64_t>();
-  }
-  return options;
 }
 
 Trainer::Trainer(std::unique_ptr<State> state) : state_(std::move(state)) {}

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "weft/train/models/model.h"
+#include "weft/train/run/run_folder.h"
 #include "weft/train/run/run_result.h"
 #include "weft/train/trainer/batch_source.h"
 #include "weft/train/trainer/run_setup.h"
@@ -101,9 +102,6 @@ class Trainer {
   explicit Trainer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
-
-// The options of a run, as its run.json has them.
-RunOptions resume_options(const std::filesystem::path& folder);
 
 struct EvalPlan {
   int64_t batch = 1;
