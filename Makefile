@@ -6,7 +6,7 @@
 #   make test    set up, build, all tests, in release and under the sanitizers
 #   make bench   the measurements, against their peers
 #   make format  clang-format on all sources (make format-check only looks)
-#   make fuzz    the checkpoint reader under libFuzzer, FUZZ_SECONDS=300
+#   make fuzz    the readers of files under libFuzzer, FUZZ_SECONDS=300 each
 #   make stress  a 4 GB checkpoint through `weft mask`, with its peak memory
 #   make survive training runs killed at twenty random moments per recipe, and resumed
 .PHONY: build program demo test bench format format-check fuzz stress survive setup clean
@@ -59,9 +59,12 @@ fuzz:
 	@scripts/setup fuzz
 	@cmake --preset fuzz >/dev/null
 	cmake --build --preset fuzz
-	mkdir -p build/fuzz/found
-	build/fuzz/bin/safetensors_fuzz -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
-	  -dict=tests/fuzz/safetensors.dict build/fuzz/found tests/fuzz/corpus
+	for target in safetensors packed run toml; do \
+	  mkdir -p build/fuzz/found/$$target; \
+	  build/fuzz/bin/$${target}_fuzz -max_total_time=$(FUZZ_SECONDS) \
+	    -artifact_prefix=build/fuzz/$$target- -dict=tests/fuzz/$$target.dict \
+	    build/fuzz/found/$$target tests/fuzz/corpus/$$target || exit 1; \
+	done
 
 stress: program
 	@scripts/stress $(WEFT)

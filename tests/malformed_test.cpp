@@ -27,8 +27,6 @@
 #include "weft/core/error.h"
 #include "weft/core/json.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-
 namespace weft {
 namespace {
 
@@ -798,20 +796,6 @@ TEST(Index, AnIndexLongerThanAnyRealOneIsRefusedUnread) {
   put(folder / "m.index.json", "{");
   fs::resize_file(folder / "m.index.json", uint64_t{1} << 40);  // sparse: takes no space
   expect_refused(folder / "m.index.json", {(folder / "m.index.json").string(), "at most 32000000"});
-}
-
-// ---- What the fuzzer has found, and where it begins
-
-TEST(Fuzz, TheCorpusGivesErrorsOrFilesThatCanBeReadAndNothingElse) {
-  int files = 0;
-  for (const auto& entry : fs::directory_iterator(WEFT_SOURCE_DIR "/tests/fuzz/corpus")) {
-    SCOPED_TRACE(entry.path().filename().string());
-    const std::string bytes = contents(entry.path());
-    ++files;
-    EXPECT_NO_THROW(
-        LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
-  }
-  EXPECT_GT(files, 20) << "the corpus is gone";
 }
 
 }  // namespace

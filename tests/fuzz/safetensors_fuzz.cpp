@@ -1,55 +1,15 @@
 // Any bytes as a safetensors file: either weft::Error, or a file that can be read to its last byte
-// and whose header survives being written and read again. Nothing else may be thrown, and the
-// sanitizers watch the rest.
-//
-// libFuzzer calls this function (preset fuzz, target safetensors_fuzz):
-//
-//   safetensors_fuzz -max_len=1000 -dict=tests/fuzz/safetensors.dict FOLDER tests/fuzz/corpus
-//
-// keeps what it finds in FOLDER. malformed_test calls it with every file of tests/fuzz/corpus, so
-// that what was once found stays found under every compiler. There, valid_*, bad_* and plan_* were
-// written by hand; reached_* came from the fuzzer, for the branches that only they take.
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <algorithm>
+// and whose header survives being written and read again.
 #include <array>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <stdexcept>
-#include <string>
 
+#include "tests/fuzz/target.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/checkpoint/header.h"
 #include "weft/checkpoint/plan.h"
 #include "weft/checkpoint/safetensors.h"
-#include "weft/core/error.h"
 
-namespace weft {
+namespace weft::fuzz {
 namespace {
-
-// Neither an Error nor caught by anyone: the fuzzer stops, a test fails.
-void require(bool condition, const char* what) {
-  if (!condition) throw std::logic_error(what);
-}
-
-// A file without a disk under it.
-class MemoryFile {
- public:
-  explicit MemoryFile(std::span<const uint8_t> bytes) : fd_(::memfd_create("fuzz", MFD_CLOEXEC)) {
-    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
-    require(written == static_cast<ssize_t>(bytes.size()), "the input was not written");
-  }
-  ~MemoryFile() { ::close(fd_); }
-  MemoryFile(const MemoryFile&) = delete;
-  MemoryFile& operator=(const MemoryFile&) = delete;
-
-  std::string path() const { return "/proc/self/fd/" + std::to_string(fd_); }
-
- private:
-  int fd_;
-};
 
 void read_every_tensor(const SafetensorsReader& reader) {
   std::array<std::byte, 4096> piece;
@@ -102,25 +62,10 @@ Checkpoint open_readable(const std::string& path) {
   }
 }
 
-// Only Error is caught. Its text goes to a terminal, as one line.
-template <typename Action>
-void error_or_success(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    const std::string message = error.what();
-    require(std::none_of(message.begin(), message.end(),
-                         [](unsigned char c) { return c < 0x20 || c == 0x7f; }),
-            "a control character in a message");
-  }
-}
-
 }  // namespace
-}  // namespace weft
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace weft;
-  const MemoryFile file({data, size});
+void safetensors(Input input) {
+  const MemoryFile file(input);
   error_or_success([&] {
     const SafetensorsReader reader(file.path());
     read_every_tensor(reader);
@@ -129,8 +74,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   });
   // A plan is text within text, where a fuzzer that must also get the escapes right gets nowhere.
   error_or_success([&] {
-    const Metadata metadata = {{"weft.plan", std::string(data, data + size)}};
+    const Metadata metadata = {{"weft.plan", text_of(input)}};
     store_and_read_again(SparsityPlan::from_metadata(metadata, "plan"));
   });
-  return 0;
 }
+
+}  // namespace weft::fuzz
