@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "cli/command.h"
+#include "weft/core/number.h"
 
 namespace weft::cli {
 namespace {
@@ -28,14 +29,12 @@ class CliFlags : public Flags {
   void integer(const char* name, int64_t& value, int64_t low, int64_t high,
                const char* help) override {
     const bool limited = high < std::numeric_limits<int64_t>::max();
-    app_.add_option(name, value, help)
-        ->check(CLI::Range(low, high).description(limited ? fmt::format("{}-{}", low, high) : ""))
-        ->capture_default_str();
+    add_number(name, value, help, limited ? fmt::format("{}-{}", low, high) : "",
+               [=](const std::string& text) { parse_integer(text, low, high); });
   }
   void number(const char* name, double& value, double low, double high, const char* help) override {
-    app_.add_option(name, value, help)
-        ->check(CLI::Range(low, high).description(""))
-        ->capture_default_str();
+    add_number(name, value, help, "",
+               [=](const std::string& text) { parse_number(text, low, high); });
   }
   void size(const char* name, uint64_t& value, const char* help) override {
     app_.add_option(name, value, help)
@@ -49,6 +48,21 @@ class CliFlags : public Flags {
   }
 
  private:
+  template <typename Number, typename Parse>
+  void add_number(const char* name, Number& value, const char* help, const std::string& range,
+                  Parse parse) {
+    const auto problem = [parse](std::string& text) -> std::string {
+      try {
+        parse(text);
+        return "";
+      } catch (const Error& error) {
+        return error.what();
+      }
+    };
+    app_.add_option(name, value, help)
+        ->check(CLI::Validator(problem, range))
+        ->capture_default_str();
+  }
   static void constrain(CLI::Option* option, const char* type, const Problem& problem) {
     option->type_name(type);
     if (problem) option->check(problem);

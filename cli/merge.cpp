@@ -2,7 +2,6 @@
 // out.
 #include "weft/convert/merge.h"
 
-#include <cmath>
 #include <filesystem>
 
 #include "cli/progress.h"
@@ -72,7 +71,6 @@ class MergeCommand : public Command {
   void refuse_wrong_scale() const {
     const bool any = std::any_of(deltas_.begin(), deltas_.end(),
                                  [](const auto& entry) { return entry.second.lora.has_value(); });
-    if (!std::isfinite(scale_)) throw UsageError(fmt::format("--scale {}: not finite", scale_));
     if (scale_ != 1 && !any) {
       throw UsageError(fmt::format("--scale is for LoRA pairs, and {} has none", delta_path_));
     }

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <csignal>
 #include <limits>
+#include <regex>
+#include <sstream>
 #include <thread>
 
 #include "tests/model_files.h"
@@ -71,6 +73,54 @@ TEST(Usage, WrongCommandLinesAreOneLineAndExitCode2) {
     expect_one_line(run(args), 2, {"--help"});
   }
   EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"model.safetensors"});
+}
+
+// The commands that a help page lists: "mask", or "bench solve" below `words`.
+std::vector<std::vector<std::string>> commands_below(const std::vector<std::string>& words) {
+  std::vector<std::string> ask = words;
+  ask.push_back("--help");
+  std::istringstream lines(run(ask).out);
+  std::vector<std::vector<std::string>> found;
+  bool listed = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line == "Subcommands:") {
+      listed = true;
+    } else if (listed && line.starts_with("  ") && line[2] != ' ') {
+      std::vector<std::string> command = words;
+      command.push_back(line.substr(2, line.find(' ', 2) - 2));
+      const auto below = commands_below(command);
+      if (below.empty()) found.push_back(command);
+      found.insert(found.end(), below.begin(), below.end());
+    } else if (line.empty()) {
+      listed = false;
+    }
+  }
+  return found;
+}
+
+// NaN is neither below nor above anything, and infinity is no number to compute with.
+TEST(Usage, NoFlagOfAnyCommandTakesNanOrInfinityForANumber) {
+  const std::regex number(R"(^ +(--[a-z0-9-]+) (INT|FLOAT|N|X)([:= ].*|$))");
+  int flags = 0;
+  for (const std::vector<std::string>& command : commands_below({})) {
+    std::vector<std::string> ask = command;
+    ask.push_back("--help");
+    std::istringstream lines(run(ask).out);
+    for (std::string line; std::getline(lines, line);) {
+      std::smatch match;
+      if (!std::regex_match(line, match, number)) continue;
+      ++flags;
+      const bool whole = match[2] == "INT" || match[2] == "N";
+      for (const char* value : {"nan", "-nan", "inf", "-inf", "1e999"}) {
+        std::vector<std::string> args = command;
+        args.push_back(match[1].str() + "=" + value);
+        SCOPED_TRACE(Json(args).dump());
+        expect_one_line(run(args), 2, {match[1].str() + ":", value});
+        if (whole) break;
+      }
+    }
+  }
+  EXPECT_GT(flags, 80) << "the help pages are not what this test can read";
 }
 
 TEST(Usage, AnUnknownCommandIsNamed) {

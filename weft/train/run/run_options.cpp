@@ -4,11 +4,11 @@
 #include <re2/re2.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 
 #include "weft/core/error.h"
+#include "weft/core/number.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
 #include "weft/kernel/planner.h"
@@ -30,15 +30,6 @@ const std::map<std::string, ModelDefaults>& model_defaults() {
       {"vit", {96, 4, 4, 64, 1e-3}},
       {"gpt", {256, 4, 4, 8, 1e-3}}};
   return defaults;
-}
-
-template <typename Number>
-Number parse_number(const std::string& text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  WEFT_CHECK(error == std::errc() && end == text.data() + text.size(), "'{}' is no {}",
-             printable(text), std::is_integral_v<Number> ? "whole number" : "number");
-  return value;
 }
 
 const std::string& only_one(const std::vector<std::string>& values) {
@@ -76,9 +67,7 @@ OptionField integer(const char* name, int64_t RunOptions::*member, int64_t low, 
           OptionKind::kInteger,
           [member](const RunOptions& o) { return std::vector{fmt::format("{}", o.*member)}; },
           [=](RunOptions& o, const std::vector<std::string>& values) {
-            const auto value = parse_number<int64_t>(only_one(values));
-            WEFT_CHECK(value >= low && value <= high, "{} is not in [{}, {}]", value, low, high);
-            o.*member = value;
+            o.*member = parse_integer(only_one(values), low, high);
           }};
 }
 
@@ -90,9 +79,7 @@ OptionField number(const char* name, double RunOptions::*member, double low, dou
           OptionKind::kNumber,
           [member](const RunOptions& o) { return std::vector{fmt::format("{}", o.*member)}; },
           [=](RunOptions& o, const std::vector<std::string>& values) {
-            const auto value = parse_number<double>(only_one(values));
-            WEFT_CHECK(value >= low && value <= high, "{} is not in [{}, {}]", value, low, high);
-            o.*member = value;
+            o.*member = parse_number(only_one(values), low, high);
           }};
 }
 
@@ -222,8 +209,8 @@ Json json_of(const OptionField& field, const RunOptions& options) {
   const std::vector<std::string> values = field.get(options);
   switch (field.kind) {
     case OptionKind::kTexts: return values;
-    case OptionKind::kInteger: return parse_number<int64_t>(values[0]);
-    case OptionKind::kNumber: return parse_number<double>(values[0]);
+    case OptionKind::kInteger: return parse_integer(values[0], INT64_MIN, INT64_MAX);
+    case OptionKind::kNumber: return parse_number(values[0], -HUGE_VAL, HUGE_VAL);
     case OptionKind::kSwitch: return values[0] == "true";
     case OptionKind::kText: break;
   }
