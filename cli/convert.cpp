@@ -47,6 +47,7 @@ class ConvertCommand : public Command {
                  "sparsegpt: added to the diagonal, as a share of its mean");
     names_.declare(flags);
     flags.flag("--dry-run", dry_run_, "Convert and report, but write nothing");
+    in_place_.declare(flags);
     common_.declare(flags);
   }
 
@@ -55,9 +56,12 @@ class ConvertCommand : public Command {
     resolve_flags();
     const Checkpoint checkpoint = Checkpoint::open(in_);
     require_unpacked(checkpoint);
-    if (!model_flags_.folder.empty()) model_ = open_model();
     std::unique_ptr<CalibrationFile> file;
     if (!calibration_.empty()) file = std::make_unique<CalibrationFile>(calibration_);
+    std::vector<KeptFiles> kept = in_place_.kept(checkpoint, out_, checkpoint.layout());
+    if (file) kept.push_back({"--calibration", file->paths(), ""});
+    output_files(out_, checkpoint.layout(), kept);
+    if (!model_flags_.folder.empty()) model_ = open_model();
     if (model_) options_.leave = model_->not_converted(sparse_ends_);
     if (estimates_norms()) options_.written_elsewhere = model_->norm_tensors();
     const LayerInputs* inputs = model_ ? &model_->inputs() : file.get();
@@ -69,7 +73,7 @@ class ConvertCommand : public Command {
       skipped_.push_back({one.name, one.reason});
     WEFT_CHECK(!conversion.layers().empty(), "{}: no layer to convert: {}", in_,
                nothing_selected(skipped_));
-    convert_all(checkpoint, conversion, file.get(), advance);
+    convert_all(checkpoint, conversion, kept, advance);
     progress.finish();
     common_.json ? report_json() : report();
     return 0;
@@ -148,13 +152,11 @@ class ConvertCommand : public Command {
   }
 
   void convert_all(const Checkpoint& checkpoint, const Conversion& conversion,
-                   const CalibrationFile* calibration,
+                   const std::vector<KeptFiles>& kept,
                    const std::function<void(uint64_t)>& advance) {
     std::unique_ptr<CheckpointWriter> writer;
     if (!dry_run_) {
-      writer = std::make_unique<CheckpointWriter>(out_, checkpoint, conversion.promises());
-      if (calibration)
-        refuse_clash(writer->targets(), calibration->paths(), "OUT", "--calibration");
+      writer = std::make_unique<CheckpointWriter>(out_, checkpoint, conversion.promises(), kept);
     }
     for (const LayerToConvert& layer : conversion.layers()) {
       outcomes_.push_back(conversion.convert(layer, writer.get()));
@@ -288,6 +290,7 @@ class ConvertCommand : public Command {
   double density_ = 0.0;
   bool sparse_ends_ = false, keep_norms_ = false, dry_run_ = false;
   ConversionOptions options_;
+  InPlaceFlag in_place_;
   CommonFlags common_;
   NameFilter names_;
   std::unique_ptr<ModelToConvert> model_;

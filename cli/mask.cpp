@@ -51,6 +51,7 @@ class MaskCommand : public Command {
     names_.declare(flags);
     flags.text("--masks", "FILE", masks_path_,
                "Also write the masks, as U8 tensors of the same names");
+    in_place_.declare(flags);
     common_.declare(flags);
   }
 
@@ -67,8 +68,10 @@ class MaskCommand : public Command {
     require_unpacked(checkpoint);
     select(checkpoint);
 
-    CheckpointWriter writer(out_, new_layout(checkpoint));
-    refuse_clashing_masks(checkpoint, writer);
+    const CheckpointLayout layout = new_layout(checkpoint);
+    const std::vector<KeptFiles> kept = in_place_.kept(checkpoint, out_, layout);
+    refuse_clashing_masks(checkpoint, output_files(out_, layout, kept));
+    CheckpointWriter writer(out_, layout, kept);
     std::unique_ptr<SafetensorsWriter> masks = masks_writer(checkpoint);
     Progress progress("masking", checkpoint.bytes());
     for (size_t i = 0; i < checkpoint.tensors().size(); ++i) {
@@ -120,10 +123,11 @@ class MaskCommand : public Command {
                nothing_selected(skipped_));
   }
 
-  void refuse_clashing_masks(const Checkpoint& checkpoint, const CheckpointWriter& writer) const {
+  void refuse_clashing_masks(const Checkpoint& checkpoint,
+                             const std::vector<std::filesystem::path>& targets) const {
     if (masks_path_.empty()) return;
-    refuse_clash({masks_path_}, checkpoint.paths(), "--masks", "IN");
-    refuse_clash({masks_path_}, writer.targets(), "--masks", "OUT");
+    refuse_overwriting("--masks", {masks_path_},
+                       {{"IN", checkpoint.paths(), ""}, {"OUT", targets, ""}});
   }
 
   // Tensors that are copied keep the promises they had.
@@ -338,6 +342,7 @@ class MaskCommand : public Command {
   bool transposable_ = false;
   bool reorder_ = false;
   std::set<std::string> stale_orders_;  // tensors that the output does not take over
+  InPlaceFlag in_place_;
   CommonFlags common_;
   NameFilter names_;
   Pattern pattern_{1, 1};

@@ -41,6 +41,7 @@ class MergeCommand : public Command {
     flags.number("--scale", scale_, -1e6, 1e6, "Factor of LoRA pairs; PEFT's is alpha / r");
     names_.declare(flags);
     flags.flag("--dry-run", dry_run_, "Report, but write nothing");
+    in_place_.declare(flags, "BASE");
     common_.declare(flags);
   }
 
@@ -57,10 +58,12 @@ class MergeCommand : public Command {
     plan_ = base.plan();
     choose(base);
 
+    const CheckpointLayout layout = with_plan(base.layout(), plan_);
+    std::vector<KeptFiles> kept = in_place_.kept(base, out_, layout);
+    kept.push_back({"DELTA", deltas.paths(), ""});
+    output_files(out_, layout, kept);
     std::optional<CheckpointWriter> writer;
-    if (!dry_run_) writer.emplace(out_, base, plan_);
-    refuse_clash(writer ? writer->targets() : std::vector<std::filesystem::path>{out_},
-                 deltas.paths(), "OUT", "DELTA");
+    if (!dry_run_) writer.emplace(out_, layout, kept);
     merge(base, deltas, writer ? &*writer : nullptr);
     if (writer) writer->commit();
     common_.json ? report_json() : report(base);
@@ -219,6 +222,7 @@ class MergeCommand : public Command {
   std::string base_path_, delta_path_, out_, pattern_text_, mask_text_ = "base";
   bool transposable_ = false, dry_run_ = false;
   double scale_ = 1;
+  InPlaceFlag in_place_;
   CommonFlags common_;
   NameFilter names_;
   std::map<std::string, Delta> deltas_;    // by the tensor of BASE that they change

@@ -77,6 +77,7 @@ class PackCommand : public Command {
     flags.flag("--by-magnitude", by_magnitude_,
                "Prune while packing: keep the largest weights of every group");
     names_.declare(flags);
+    in_place_.declare(flags);
     common_.declare(flags);
   }
 
@@ -90,7 +91,7 @@ class PackCommand : public Command {
     choose(checkpoint, plan);
 
     const CheckpointLayout layout = packed_layout(checkpoint, chosen_, format_, plan_of_pruned());
-    CheckpointWriter writer(out_, layout);
+    CheckpointWriter writer(out_, layout, in_place_.kept(checkpoint, out_, layout));
     Progress progress("packing", checkpoint.bytes());
     for (const ShardedTensor& tensor : checkpoint.tensors()) {
       if (chosen_.contains(tensor.info.name)) {
@@ -251,6 +252,7 @@ class PackCommand : public Command {
 
   std::string in_, out_, pattern_text_, values_, format_text_;
   bool by_magnitude_ = false;
+  InPlaceFlag in_place_;
   CommonFlags common_;
   NameFilter names_;
   PackedFormat format_ = PackedFormat::kWeft;
@@ -264,6 +266,7 @@ class UnpackCommand : public Command {
   void declare(Flags& flags) override {
     flags.positional("in", in_, "Packed checkpoint: .safetensors, .index.json, or a folder");
     flags.positional("out", out_, "Where the dense checkpoint goes (a folder if IN is sharded)");
+    in_place_.declare(flags);
     common_.declare(flags);
   }
 
@@ -275,7 +278,7 @@ class UnpackCommand : public Command {
                "{}: it is not packed: it has neither weft.packed metadata nor tensors of {}", in_,
                kBitmask24);
     const CheckpointLayout layout = packed.unpacked_layout();
-    CheckpointWriter writer(out_, layout);
+    CheckpointWriter writer(out_, layout, in_place_.kept(checkpoint, out_, layout));
     Progress progress("unpacking", layout.bytes());
     for (const LogicalTensor& tensor : packed.tensors()) {
       if (tensor.packed()) {
@@ -319,6 +322,7 @@ class UnpackCommand : public Command {
   }
 
   std::string in_, out_;
+  InPlaceFlag in_place_;
   CommonFlags common_;
   std::vector<Row> rows_;
 };

@@ -12,6 +12,7 @@
 #include "cli/stop_signal.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/isa.h"
+#include "weft/core/same_file.h"
 #include "weft/core/text.h"
 #include "weft/core/version.h"
 #include "weft/kernel/tile_unit.h"
@@ -72,6 +73,8 @@ int run(int argc, char** argv, std::vector<CommandEntry> commands) {
   try {
     return finish_output(parsed.command->run());
   } catch (const UsageError& error) {
+    return complain(2, hint(error.what()));
+  } catch (const OverwriteError& error) {
     return complain(2, hint(error.what()));
   }
 }

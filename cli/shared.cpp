@@ -71,17 +71,23 @@ std::string nothing_selected(const std::vector<Skipped>& skipped) {
                      skipped[0].reason);
 }
 
-void refuse_clash(const std::vector<std::filesystem::path>& written,
-                  const std::vector<std::filesystem::path>& read, const char* what,
-                  const char* whose) {
-  for (const auto& target : written) {
-    for (const auto& path : read) {
-      if (std::filesystem::weakly_canonical(target) != std::filesystem::weakly_canonical(path)) {
-        continue;
-      }
-      throw UsageError(fmt::format("{} {} is also a file of {}", what, target.string(), whose));
-    }
+void InPlaceFlag::declare(Flags& flags, const char* in) {
+  in_ = in;
+  const std::string help = fmt::format(
+      "OUT is {}, which is replaced; killed at any moment, it is all old or all new", in);
+  flags.flag("--in-place", on, help.c_str());
+}
+
+std::vector<KeptFiles> InPlaceFlag::kept(const Checkpoint& in, const std::string& out,
+                                         const CheckpointLayout& layout) const {
+  if (!on) return {{in_, in.paths(), "name another, or replace it with --in-place"}};
+  // The index comes first, if there is one: it says which files are the checkpoint.
+  const std::filesystem::path target = output_files(out, layout).front();
+  if (FileIdentity::of(target) != FileIdentity::of(in.paths().front())) {
+    throw UsageError(fmt::format("--in-place: OUT {} is not {} {}", target.string(), in_,
+                                 in.paths().front().string()));
   }
+  return {};
 }
 
 std::string threads_text(int count) {

@@ -48,11 +48,19 @@ void print_skipped(const std::vector<Skipped>& skipped);
 // Why a command has nothing to do, with the first tensor that was skipped as the example.
 std::string nothing_selected(const std::vector<Skipped>& skipped);
 
-// Throws UsageError if a file that is to be written is one that is read: `what` is a file of
-// `whose`.
-void refuse_clash(const std::vector<std::filesystem::path>& written,
-                  const std::vector<std::filesystem::path>& read, const char* what,
-                  const char* whose);
+// --in-place: OUT may be IN.
+struct InPlaceFlag {
+  bool on = false;
+
+  void declare(Flags& flags, const char* in = "IN");
+  // The files of `in` among those that OUT must not replace; none if they are what is replaced.
+  // Throws UsageError if --in-place is given and OUT is another file.
+  std::vector<KeptFiles> kept(const Checkpoint& in, const std::string& out,
+                              const CheckpointLayout& layout) const;
+
+ private:
+  std::string in_ = "IN";
+};
 
 std::string threads_text(int count);       // "1 thread", "2 threads"
 void print(const std::string& text);       // to standard output

@@ -905,9 +905,10 @@ TEST(CheckpointWriter, MissingBytesLeaveTheOldCheckpointWhole) {
 }
 
 // Some shards are new and some are old then: no index may lead to that mixture.
-TEST(CheckpointWriter, ACommitThatFailsHalfwayLeavesNoIndex) {
+TEST(CheckpointWriter, ACommitThatFailsHalfwayLeavesAWholeCheckpoint) {
   const ScratchFolder folder;
-  write_sharded(folder / "in");
+  const Model model = write_sharded(folder / "in");
+  const std::set<std::string> before = names_in(folder / "in");
   const Checkpoint from = Checkpoint::open(folder / "in");
   CheckpointWriter writer(folder / "in", from, {});
   copy_all(writer, from);
@@ -915,7 +916,15 @@ TEST(CheckpointWriter, ACommitThatFailsHalfwayLeavesNoIndex) {
   fs::create_directory(folder / "in/model-00002-of-00003.safetensors");  // cannot be renamed over
   const std::string message = message_of([&] { writer.commit(); });
   EXPECT_TRUE(contains(message, "model-00002-of-00003.safetensors")) << message;
-  EXPECT_FALSE(fs::exists(folder / "in" / kIndexName));
+  EXPECT_EQ(read_all(Checkpoint::open(folder / "in")), model.tensors);
+  // Once nothing is in the way, the next one brings the names in order.
+  fs::remove(folder / "in/model-00002-of-00003.safetensors");
+  const Checkpoint again = Checkpoint::open(folder / "in");
+  CheckpointWriter second(folder / "in", again, {});
+  copy_all(second, again);
+  second.commit();
+  expect_copy(folder / "in" / kIndexName, model);
+  EXPECT_EQ(names_in(folder / "in"), before);
 }
 
 TEST(CheckpointWriter, RefusesTargetsThatDoNotFit) {

@@ -173,6 +173,20 @@ TEST(MetricsFile, IsCutToWhatARunHadWhenItWasSaved) {
                        "/dev/full: cannot be written"));
 }
 
+TEST(RunFolder, WritesThroughNoSymbolicLink) {
+  for (const char* name : {"metrics.jsonl", "model.safetensors", "packed.safetensors"}) {
+    const ScratchFolder scratch;
+    std::filesystem::create_directory(scratch / "run");
+    put(scratch / "precious", "kept");
+    std::filesystem::create_symlink(scratch / "precious", scratch / "run" / name);
+    EXPECT_TRUE(contains(message_of([&] { RunFolder::create(scratch / "run"); }),
+                         (scratch / "run" / name).string() + ": a symbolic link"));
+    EXPECT_EQ(contents(scratch / "precious"), "kept");
+    std::filesystem::remove(scratch / "run" / name);
+    EXPECT_NO_THROW(RunFolder::create(scratch / "run"));
+  }
+}
+
 TEST(StepSeconds, NeedsEveryStepOnce) {
   const ScratchFolder scratch;
   const auto problem = [&](const std::string& text) {

@@ -1083,6 +1083,18 @@ TEST(Init, EveryTensorOfTheFileIsInTheModel) {
   }
 }
 
+TEST(Init, TheFileIsNotReplacedByTheModelOfTheRun) {
+  const ScratchFolder scratch;
+  std::filesystem::create_directory(scratch / "run");
+  const std::string file =
+      write_init(scratch / "run" / "model.safetensors", tensors_of(small_run("mlp")), {});
+  const std::string before = contents(file);
+  const std::string message = message_of(
+      [&] { Trainer::begin(scratch / "run", make_parts(tuned_run("mlp", "dense", file))); });
+  EXPECT_TRUE(contains(message, "model.safetensors is also a file of --init")) << message;
+  EXPECT_EQ(contents(file), before);
+}
+
 TEST(Init, OtherFloatsAreConverted) {
   const ScratchFolder scratch;
   for (const auto type : {torch::kHalf, torch::kBFloat16, torch::kDouble}) {

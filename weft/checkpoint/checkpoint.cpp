@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "weft/checkpoint/shard_set.h"
 #include "weft/core/error.h"
 #include "weft/core/json.h"
 #include "weft/core/regular_file.h"
@@ -68,10 +69,11 @@ fs::path shard_name(const Checkpoint& checkpoint, size_t i) {
   return checkpoint.shard(i).path().filename();
 }
 
-std::string index_text(const CheckpointLayout& layout) {
+// With these names for the shards.
+std::string index_text(const CheckpointLayout& layout, const std::vector<std::string>& names) {
   std::map<std::string, std::string> shard_of;
-  for (const ShardLayout& shard : layout.shards) {
-    for (const TensorInfo& tensor : shard.tensors) shard_of[tensor.name] = shard.name.string();
+  for (size_t i = 0; i < names.size(); ++i) {
+    for (const TensorInfo& tensor : layout.shards[i].tensors) shard_of[tensor.name] = names[i];
   }
   // Not simply the sum: some programs count it otherwise.
   Json metadata = Json::parse(layout.index_metadata, "the metadata of the index");
@@ -190,7 +192,8 @@ CheckpointLayout Checkpoint::layout() const {
   CheckpointLayout result;
   for (size_t i = 0; i < shard_count(); ++i) {
     const Header& header = shard(i).header();
-    result.shards.push_back({shard_name(*this, i), header.tensors, header.metadata});
+    const std::string name = settled_name(shard_name(*this, i).string());
+    result.shards.push_back({name, header.tensors, header.metadata});
   }
   if (index_) {
     result.index = index_->path.filename();
@@ -221,31 +224,53 @@ CheckpointLayout with_plan(CheckpointLayout layout, const SparsityPlan& plan) {
   return layout;
 }
 
-CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& like,
-                                   const SparsityPlan& plan)
-    : CheckpointWriter(target, with_plan(like.layout(), plan)) {}
-
-CheckpointWriter::CheckpointWriter(const fs::path& target, const CheckpointLayout& layout) {
+std::vector<fs::path> output_files(const fs::path& target, const CheckpointLayout& layout,
+                                   const std::vector<KeptFiles>& kept) {
+  std::vector<fs::path> files;
   if (layout.index) {
-    const bool names_index = target.string().ends_with(kIndexEnding);
     WEFT_CHECK(!target.string().ends_with(".safetensors"),
                "{}: the input is sharded: the output is a folder, or a name that ends in {}",
                target.string(), kIndexEnding);
-    folder_ = names_index ? target.parent_path() : target;
-    index_path_ = names_index ? target : target / *layout.index;
-    std::error_code failure;
-    if (!folder_.empty() && fs::create_directory(folder_, failure)) {
-      made_folder_.path = folder_;
-      made_folder_.unfinished = UnfinishedPath(folder_);
+    const bool names_index = target.string().ends_with(kIndexEnding);
+    files.push_back(names_index ? target : target / *layout.index);
+    for (const ShardLayout& shard : layout.shards) {
+      files.push_back(files.front().parent_path() / shard.name);
     }
-    WEFT_CHECK(!failure, "{}: cannot make the folder: {}", folder_.string(), failure.message());
-    targets_.push_back(index_path_);
-    index_text_ = index_text(layout);
+    for (const fs::path& file : files) {
+      std::error_code failure;
+      WEFT_CHECK(
+          !fs::is_symlink(file, failure),
+          "{}: cannot write: a symbolic link, which is not followed here: remove it, or name "
+          "another folder",
+          file.string());
+    }
+  } else {
+    files.push_back(target);
   }
-  for (const ShardLayout& shard : layout.shards) {
-    const fs::path path = layout.index ? folder_ / shard.name : target;
-    shards_.push_back(std::make_unique<SafetensorsWriter>(path, shard.tensors, shard.metadata));
-    targets_.push_back(path);
+  refuse_overwriting("OUT", files, kept);
+  return files;
+}
+
+CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& like,
+                                   const SparsityPlan& plan, const std::vector<KeptFiles>& kept)
+    : CheckpointWriter(target, with_plan(like.layout(), plan), kept) {}
+
+CheckpointWriter::CheckpointWriter(const fs::path& target, const CheckpointLayout& layout,
+                                   const std::vector<KeptFiles>& kept)
+    : layout_(layout), targets_(output_files(target, layout, kept)) {
+  if (layout.index) {
+    const fs::path folder = targets_.front().parent_path();
+    std::error_code failure;
+    if (!folder.empty() && fs::create_directory(folder, failure)) {
+      made_folder_.path = folder;
+      made_folder_.unfinished = UnfinishedPath(folder);
+    }
+    WEFT_CHECK(!failure, "{}: cannot make the folder: {}", folder.string(), failure.message());
+  }
+  for (size_t i = 0; i < layout.shards.size(); ++i) {
+    const ShardLayout& shard = layout.shards[i];
+    shards_.push_back(std::make_unique<SafetensorsWriter>(targets_[i + (layout.index ? 1 : 0)],
+                                                          shard.tensors, shard.metadata));
   }
 }
 
@@ -280,10 +305,16 @@ void CheckpointWriter::sync() {
 
 void CheckpointWriter::commit() {
   sync();
-  std::error_code ignored;
-  if (!index_path_.empty()) fs::remove(index_path_, ignored);
-  for (const auto& shard : shards_) shard->commit();
-  if (!index_path_.empty()) write_file_atomically(index_path_, index_text_);
+  if (layout_.index) {
+    std::vector<NewShard> shards;
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      shards.push_back({layout_.shards[i].name.string(), shards_[i].get()});
+    }
+    commit_shards(targets_.front(), shards,
+                  [&](const auto& names) { return index_text(layout_, names); });
+  } else {
+    for (const auto& shard : shards_) shard->commit();
+  }
   made_folder_.keep();
 }
 

@@ -22,6 +22,7 @@
 #include "weft/checkpoint/plan.h"
 #include "weft/checkpoint/safetensors.h"
 #include "weft/core/atomic_file.h"
+#include "weft/core/same_file.h"
 
 namespace weft {
 
@@ -105,27 +106,39 @@ void for_each_band(const Checkpoint& checkpoint, const ShardedTensor& tensor, in
                    const std::function<void(const Band&)>& body,
                    uint64_t target_bytes = uint64_t{32} << 20);
 
+// The files that a CheckpointWriter makes or replaces: the index, if any, and the shards. Throws
+// OverwriteError if one of them is to be kept, and Error if one in a folder of shards is a symbolic
+// link: whoever names the folder does not mean the file behind it. Nothing is written.
+std::vector<std::filesystem::path> output_files(const std::filesystem::path& target,
+                                                const CheckpointLayout& layout,
+                                                const std::vector<KeptFiles>& kept = {});
+
 // Writes a checkpoint with the tensors of another one (their values may differ), as one file or
 // sharded as that one is; or with the tensors of a layout, whose offsets do not matter. Nothing
 // appears under the target names before commit(); if the writer is destroyed before, nothing of it
 // stays.
 //
 // A sharded checkpoint goes into a folder, which is made if need be, or to a name that ends in
-// .index.json. Its index is removed first and written last: whatever happens in between, no index
-// ever leads to a mixture of two checkpoints.
+// .index.json. One that is there already is replaced as a whole (shard_set.h): whatever happens,
+// its index leads to all of the old shards or to all of the new ones.
+//
+// So a checkpoint may be written over the one that it is made from. That is asked for by not naming
+// it among the files to be kept.
 class CheckpointWriter {
  public:
+  // output_files() is checked first.
+  CheckpointWriter(const std::filesystem::path& target, const CheckpointLayout& layout,
+                   const std::vector<KeptFiles>& kept = {});
   CheckpointWriter(const std::filesystem::path& target, const Checkpoint& like,
-                   const SparsityPlan& plan);
-  CheckpointWriter(const std::filesystem::path& target, const CheckpointLayout& layout);
+                   const SparsityPlan& plan, const std::vector<KeptFiles>& kept = {});
 
   // Of the tensor only its name and shard count.
   void write(const ShardedTensor& tensor, uint64_t offset, std::span<const std::byte> bytes);
   // Copies a tensor as it is, in pieces.
   void copy(const Checkpoint& from, const ShardedTensor& tensor);
 
-  // The files that commit() makes or replaces: the index, if any, and the shards.
-  std::vector<std::filesystem::path> targets() const { return targets_; }
+  // What output_files() found.
+  const std::vector<std::filesystem::path>& targets() const { return targets_; }
 
   void sync();
   void commit();
@@ -143,12 +156,10 @@ class CheckpointWriter {
     UnfinishedPath unfinished;
   };
 
-  std::filesystem::path folder_;
+  CheckpointLayout layout_;
+  std::vector<std::filesystem::path> targets_;
   MadeFolder made_folder_;
   std::vector<std::unique_ptr<SafetensorsWriter>> shards_;
-  std::vector<std::filesystem::path> targets_;
-  std::filesystem::path index_path_;
-  std::string index_text_;
 };
 
 }  // namespace weft

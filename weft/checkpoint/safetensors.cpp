@@ -121,9 +121,11 @@ void SafetensorsWriter::sync() {
   file_.sync();
 }
 
-void SafetensorsWriter::commit() {
+void SafetensorsWriter::commit() { commit_as(file_.target()); }
+
+void SafetensorsWriter::commit_as(const std::filesystem::path& path) {
   sync();
-  file_.commit();
+  file_.commit_as(path);
 }
 
 }  // namespace weft

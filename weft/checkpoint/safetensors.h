@@ -49,6 +49,7 @@ class SafetensorsWriter {
 
   void sync();    // checks that every byte of every tensor was written
   void commit();  // sync, and the file takes its name
+  void commit_as(const std::filesystem::path& path);  // or another one, beside it
 
  private:
   struct Slot {

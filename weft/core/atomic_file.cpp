@@ -214,10 +214,12 @@ void AtomicFile::sync() {
   WEFT_CHECK(::fsync(fd_) == 0, "{}: cannot write: {}", target_.string(), reason());
 }
 
-void AtomicFile::commit() {
+void AtomicFile::commit() { commit_as(target_); }
+
+void AtomicFile::commit_as(const fs::path& path) {
   sync();
-  WEFT_CHECK(::rename(temporary_.c_str(), target_.c_str()) == 0, "{}: cannot write: {}",
-             target_.string(), reason());
+  WEFT_CHECK(::rename(temporary_.c_str(), path.c_str()) == 0, "{}: cannot write: {}", path.string(),
+             reason());
   ::close(std::exchange(fd_, -1));
   unfinished_ = {};
   sync_folder(folder_of(target_));

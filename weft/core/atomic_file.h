@@ -49,6 +49,7 @@ class AtomicFile {
   void write_at(uint64_t offset, std::span<const std::byte> bytes);
   void sync();    // to the disk, so that commit() has nothing left that can fail but the rename
   void commit();  // sync, rename, sync the folder
+  void commit_as(const std::filesystem::path& path);  // by another name, beside the target
 
  private:
   void discard() noexcept;

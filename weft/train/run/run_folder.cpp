@@ -33,6 +33,22 @@ void make_folder(const fs::path& path) {
   WEFT_CHECK(!failure, "{}: cannot make the folder: {}", shown(path), failure.message());
 }
 
+// A file of the run that is a symbolic link would be written through, to wherever it leads.
+void refuse_links(const fs::path& folder) {
+  std::error_code failure;
+  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
+    const bool ours = name == "run.json" || name == "metrics.jsonl" ||
+                      name == "model.safetensors" || name == "packed.safetensors" ||
+                      name.starts_with("step-");
+    WEFT_CHECK(!ours || !entry->is_symlink(failure),
+               "{}: a symbolic link, which a run does not write through: remove it, or choose "
+               "another folder",
+               shown(entry->path()));
+  }
+}
+
 }  // namespace
 
 void RunFolder::require_free(const fs::path& path) {
@@ -88,7 +104,10 @@ void RunFolder::lock() {
   WEFT_CHECK(lock_ >= 0, "{}: cannot be opened: {}", shown(path_), std::strerror(errno));
   WEFT_CHECK(::flock(lock_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
              "{}: another process is at this run", shown(path_));
-  for (const fs::path& folder : {path_, path_ / "checkpoints"}) remove_stale_temporaries(folder);
+  for (const fs::path& folder : {path_, path_ / "checkpoints"}) {
+    refuse_links(folder);
+    remove_stale_temporaries(folder);
+  }
 }
 
 fs::path RunFolder::checkpoint(int64_t step) const {

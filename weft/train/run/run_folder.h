@@ -6,7 +6,8 @@
 //   model.safetensors   at the end: the sparse weights
 //   packed.safetensors  at the end, if asked for: the same without the zeros
 //
-// All but metrics.jsonl are written atomically. One process at a time holds the folder.
+// All but metrics.jsonl are written atomically. One process at a time holds the folder. None of the
+// files may be a symbolic link: what it leads to would be overwritten.
 #pragma once
 
 #include <cstdint>

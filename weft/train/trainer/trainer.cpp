@@ -8,9 +8,11 @@
 #include <cmath>
 #include <set>
 
+#include "weft/checkpoint/checkpoint.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/median.h"
 #include "weft/core/parallel.h"
+#include "weft/core/same_file.h"
 #include "weft/core/text.h"
 #include "weft/train/layers/tensor_math.h"
 #include "weft/train/run/peak_memory.h"
@@ -550,6 +552,10 @@ RunParts resolved(RunParts parts) {
 Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
                        const TrainerSetup& setup) {
   RunFolder::require_free(folder);
+  if (!parts.options.init.empty()) {
+    refuse_overwriting("--out", {folder / "model.safetensors", folder / "packed.safetensors"},
+                       {{"--init", Checkpoint::open(parts.options.init).paths(), ""}});
+  }
   // What can be wrong with the options shows before anything is written.
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, nullptr, "");
   state->plan_layers();

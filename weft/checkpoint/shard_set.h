@@ -1,0 +1,43 @@
+// Shards under an index, replaced as one.
+//
+// A rename replaces one file, and a sharded checkpoint has several. So while shards are replaced,
+// the new ones have names of their own, and the index, which is one file, says which names count:
+//
+//   1. the new shards appear as .NAME.in-place-K        index: the old shards
+//   2. the index is replaced                            index: .NAME.in-place-K, all new
+//   3. NAME becomes a second name of each (a hard link)
+//   4. the index is replaced again                      index: NAME, all new
+//   5. .NAME.in-place-K are removed
+//
+// Whenever the process is killed, the index leads to all of the old shards or to all of the new
+// ones. What a killed process leaves besides, files that no index leads to, goes when shards of the
+// same names are written there again.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weft/checkpoint/safetensors.h"
+
+namespace weft {
+
+struct NewShard {
+  std::string name;  // that it is to have in the end
+  SafetensorsWriter* file = nullptr;
+};
+
+// Commits shards and their index. index_text: the index for shards of these names, in the order of
+// `shards`. If there is no index yet, nothing leads to the shards before it is written, and they
+// take their names at once.
+using IndexText = std::function<std::string(const std::vector<std::string>& names)>;
+void commit_shards(const std::filesystem::path& index, const std::vector<NewShard>& shards,
+                   const IndexText& index_text);
+
+// NAME of .NAME.in-place-K, which an index leads to if a process was killed between 2 and 4; any
+// other name as it is.
+std::string settled_name(const std::string& name);
+
+}  // namespace weft
