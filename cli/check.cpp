@@ -13,8 +13,7 @@ namespace weft::cli {
 namespace {
 
 struct CheckedTensor {
-  std::string name;
-  std::vector<int64_t> shape;
+  StoredWeight weight;  // of its tensor name, type and shape alone
   Promise promise;
   int64_t nonzero = 0;
   int64_t weights = 0;
@@ -31,9 +30,8 @@ struct CheckedTensor {
   }
 };
 
-std::vector<int64_t> index_of(const WeightPosition& position, const std::vector<int64_t>& shape) {
-  const int64_t taps = WeightShape::of(shape).taps;
-  return WeightShape::index_of(shape, position.out, position.in * taps + position.tap);
+std::vector<int64_t> index_of(const WeightPosition& position, const StoredWeight& weight) {
+  return weight.index_of(position.out, position.in * weight.shape().taps + position.tap);
 }
 
 struct FirstViolation {
@@ -43,10 +41,10 @@ struct FirstViolation {
 
 std::optional<FirstViolation> first_violation(const CheckedTensor& tensor) {
   if (tensor.in && tensor.in->first_violation) {
-    return FirstViolation{"in", index_of(*tensor.in->first_violation, tensor.shape)};
+    return FirstViolation{"in", index_of(*tensor.in->first_violation, tensor.weight)};
   }
   if (tensor.out && tensor.out->first_violation) {
-    return FirstViolation{"out", index_of(*tensor.out->first_violation, tensor.shape)};
+    return FirstViolation{"out", index_of(*tensor.out->first_violation, tensor.weight)};
   }
   return std::nullopt;
 }
@@ -74,13 +72,15 @@ class CheckCommand : public Command {
       throw UsageError(fmt::format("--pattern is needed: {} carries no weft.plan", file_));
     }
     refuse_missing_tensors(checkpoint);
-    const Selection selection = names_.selection();
+    std::vector<TensorInfo> tensors;
+    for (const LogicalTensor& tensor : checkpoint.tensors()) tensors.push_back(tensor.info);
+    const Selection selection = names_.selection(files, tensors);
     Progress progress("checking", files.bytes());
     for (const LogicalTensor& tensor : checkpoint.tensors()) {
-      if (const auto reason = reason_to_skip(selection, tensor.info)) {
-        skipped_.push_back({tensor.info.name, *reason});
+      if (const auto reason = left_alone(selection, tensor.info)) {
+        skipped_.push_back(skipped(tensor.info, *reason));
       } else {
-        checked_.push_back(check(files, checkpoint, tensor));
+        checked_.push_back(check(files, checkpoint, tensor, promise_for(selection, tensor.info)));
       }
       progress.add(tensor.stored_bytes);
     }
@@ -95,7 +95,8 @@ class CheckCommand : public Command {
   void promise_packed(const PackedCheckpoint& checkpoint) {
     for (const LogicalTensor& tensor : checkpoint.tensors()) {
       if (!tensor.packed()) continue;
-      plan_.tensors.emplace(tensor.info.name, Promise{*tensor.pattern(), Axis::kIn});
+      plan_.tensors.emplace(tensor.info.name,
+                            Promise{*tensor.pattern(), Axis::kIn, "", tensor.transposed()});
     }
   }
 
@@ -109,41 +110,43 @@ class CheckCommand : public Command {
   }
 
   // A file with a plan is tested on what it promises; another one as `mask` would select.
-  std::optional<std::string> reason_to_skip(const Selection& selection,
-                                            const TensorInfo& tensor) const {
-    if (plan_.tensors.empty()) return selection.reason_to_skip(tensor);
-    if (!plan_.tensors.contains(tensor.name)) return "not in the file's weft.plan";
-    if (const auto reason = selection.reason_to_skip_name(tensor.name)) return reason;
+  std::optional<LeftAlone> left_alone(const Selection& selection, const TensorInfo& tensor) const {
+    if (plan_.tensors.empty()) return selection.left_alone(tensor);
+    if (!plan_.tensors.contains(tensor.name)) return LeftAlone::kNotPromised;
+    if (const auto reason = selection.left_alone_by_name(tensor.name)) return reason;
     WEFT_CHECK(WeightShape::accepts(tensor.shape) && has_zero(tensor.dtype),
                "{}: tensor '{}': weft.plan promises a pattern, which {} of shape {} cannot have",
                file_, printable(tensor.name), dtype_name(tensor.dtype), shape_text(tensor.shape));
     return std::nullopt;
   }
 
-  Promise promise_for(const std::string& name) const {
-    const auto planned = plan_.tensors.find(name);
+  Promise promise_for(const Selection& selection, const TensorInfo& tensor) const {
+    const auto planned = plan_.tensors.find(tensor.name);
     const bool has_plan = planned != plan_.tensors.end();
     return {pattern_.empty() ? planned->second.pattern : Pattern::parse(pattern_),
             !axis_.empty() ? parse_axis(axis_)
             : has_plan     ? planned->second.axis
                            : Axis::kIn,
-            has_plan ? planned->second.row_order : ""};
+            has_plan ? planned->second.row_order : "",
+            has_plan ? selection.is_transposed(tensor, planned->second)
+                     : selection.is_transposed(tensor)};
   }
 
-  CheckedTensor check(const Checkpoint& files, const PackedCheckpoint& checkpoint,
-                      const LogicalTensor& tensor) const {
+  static CheckedTensor check(const Checkpoint& files, const PackedCheckpoint& checkpoint,
+                             const LogicalTensor& tensor, const Promise& promise) {
     const TensorInfo& info = tensor.info;
-    CheckedTensor result{info.name, info.shape, promise_for(info.name), 0, info.elements(), {}, {}};
+    CheckedTensor result{
+        {{info, tensor.shard}, promise.transposed}, promise, 0, info.elements(), {}, {}};
     const Pattern& pattern = result.promise.pattern;
     if (result.promise.axis != Axis::kOut) result.in.emplace();
     if (result.promise.axis != Axis::kIn) result.out.emplace();
 
     // Rows that share by an order may lie anywhere: then the tensor is one band.
-    const auto order = read_row_order(files, result.promise, info.shape.front());
+    const WeightShape whole = result.weight.shape();
+    const auto order = read_row_order(files, result.promise, whole.outs);
     const int64_t multiple = std::max<int64_t>(pattern.block(), static_cast<int64_t>(order.size()));
-    checkpoint.for_each_band(tensor, multiple, [&](const Band& band) {
-      WeightShape shape = WeightShape::of(info.shape);
-      shape.outs = band.rows;
+    checkpoint.for_each_band(tensor, promise.transposed, multiple, [&](const Band& band) {
+      const WeightShape shape{band.rows, whole.ins, whole.taps};
       const Mask nonzero = nonzero_mask(info.dtype, band.bytes, band.rows, shape.cols());
       result.nonzero += nonzero.count();
       const auto add = [&](std::optional<GroupCount>& to, GroupCount part) {
@@ -191,9 +194,10 @@ class CheckCommand : public Command {
     size_t failed = 0;
     for (const CheckedTensor& tensor : checked_) {
       if (!tensor.obeys(strict_)) ++failed;
-      table.add({printable(tensor.name), shape_text(tensor.shape), tensor.promise.pattern.str(),
-                 percent(tensor.density()), count_text(tensor.in), count_text(tensor.out),
-                 verdict(tensor)});
+      const TensorInfo& info = tensor.weight.tensor.info;
+      table.add({printable(info.name), stored_shape_text(info.shape, tensor.weight.transposed),
+                 tensor.promise.pattern.str(), percent(tensor.density()), count_text(tensor.in),
+                 count_text(tensor.out), verdict(tensor)});
     }
     print(table.str());
     print_skipped(skipped_);
@@ -218,8 +222,9 @@ class CheckCommand : public Command {
       };
       const auto first = first_violation(tensor);
       tensors.push_back(
-          {{"name", tensor.name},
-           {"shape", tensor.shape},
+          {{"name", tensor.weight.tensor.info.name},
+           {"shape", tensor.weight.tensor.info.shape},
+           {"transposed", tensor.weight.transposed},
            {"pattern", tensor.promise.pattern.str()},
            {"density", tensor.density()},
            {"groups_in", groups(tensor.in)},
@@ -257,8 +262,9 @@ CommandEntry check_command() {
       "  weft check model.safetensors --pattern 4:8 --axis both --include 'mlp'\n"
       "\n"
       "Axis `in` is along the inputs of one output (the forward product), `out` along the outputs\n"
-      "of one input (the backward product). Exit code 0 when every tested tensor obeys, 1 when\n"
-      "one does not. The position printed is the first weight too many.",
+      "of one input (the backward product), whichever way a weight is stored: what is stored\n"
+      "[ins, outs] the file says itself, or --transposed. Exit code 0 when every tested tensor\n"
+      "obeys, 1 when one does not. The position printed is the first weight too many.",
       std::make_unique<CheckCommand>()};
 }
 

@@ -24,7 +24,9 @@ class CliFlags : public Flags {
   }
   void texts(const char* name, const char* type, std::vector<std::string>& values, const char* help,
              const Problem& problem) override {
-    constrain(app_.add_option(name, values, help)->capture_default_str(), type, problem);
+    // One value each time it is given: what follows may be a positional.
+    constrain(app_.add_option(name, values, help)->allow_extra_args(false)->capture_default_str(),
+              type, problem);
   }
   void integer(const char* name, int64_t& value, int64_t low, int64_t high,
                const char* help) override {

@@ -63,12 +63,14 @@ class ConvertCommand : public Command {
     output_files(out_, checkpoint.layout(), kept);
     if (!model_flags_.folder.empty()) model_ = open_model();
     if (model_) options_.leave = model_->not_converted(sparse_ends_);
+    names_.with_heads = model_ != nullptr;  // the network knows its ends
     if (estimates_norms()) options_.written_elsewhere = model_->norm_tensors();
     const LayerInputs* inputs = model_ ? &model_->inputs() : file.get();
 
     Progress progress("converting", checkpoint.bytes() * (options_.pattern ? 1 : 2));
     const auto advance = [&](uint64_t bytes) { progress.add(bytes); };
-    const Conversion conversion(checkpoint, names_.selection(), options_, inputs, advance);
+    const Conversion conversion(checkpoint, names_.selection(checkpoint), options_, inputs,
+                                advance);
     for (const LayerLeftOut& one : conversion.left_out())
       skipped_.push_back({one.name, one.reason});
     WEFT_CHECK(!conversion.layers().empty(), "{}: no layer to convert: {}", in_,
@@ -134,6 +136,8 @@ class ConvertCommand : public Command {
     const auto refuse = [](bool idle, const char* why) {
       if (idle) throw UsageError(why);
     };
+    refuse(!names_.transposed.empty() && !model_flags_.folder.empty(),
+           "--transposed is for models of other programs: --model-dir stores [outs, ins]");
     refuse(of_model && model_flags_.folder.empty(),
            "--data, --samples, --sparse-ends and --keep-norms go with --model-dir");
     refuse(of_auto && pattern_ != "auto",
@@ -161,7 +165,7 @@ class ConvertCommand : public Command {
     for (const LayerToConvert& layer : conversion.layers()) {
       outcomes_.push_back(conversion.convert(layer, writer.get()));
       if (!estimates_norms()) outcomes_.back().changed.clear();
-      advance(layer.weight.info.bytes());
+      advance(layer.weight.tensor.info.bytes());
     }
     // Only now: what goes into a layer is what went into it in the dense network.
     for (const LayerOutcome& outcome : outcomes_) {
@@ -197,7 +201,7 @@ class ConvertCommand : public Command {
     Table table(headings);
     for (const LayerOutcome& one : outcomes_) {
       std::vector<std::string> row = {
-          printable(one.name),         shape_text(one.shape),
+          printable(one.name),         stored_shape_text(one.shape, one.transposed),
           one.pattern.str(),           error_text(one.error_before),
           error_text(one.error_after), percent(one.retained.fraction())};
       if (sparse_input) {
@@ -260,6 +264,7 @@ class ConvertCommand : public Command {
       layers.push_back(
           {{"name", one.name},
            {"shape", one.shape},
+           {"transposed", one.transposed},
            {"pattern", one.pattern.str()},
            {"why", one.why.empty() ? Json(nullptr) : Json(one.why)},
            {"error_before", value(one.error_before)},
@@ -315,7 +320,12 @@ CommandEntry convert_command(const OpenModel& open_model) {
       "magnitude keeps the largest weights as they are, wanda the largest times the norm of their\n"
       "input; sparsegpt makes up for what it prunes in the columns to its right; adaprune solves\n"
       "for the weights that bring the output of the layer closest to what it was. Weights that\n"
-      "are zero stay zero. docs/convert.md shows the lines that write a calibration file.",
+      "are zero stay zero. docs/convert.md shows the lines that write a calibration file.\n"
+      "\n"
+      "Converted are the tensors that `weft mask` would mask: hidden layers, not embeddings,\n"
+      "normalisation layers, heads, routers and position biases. Those stored [ins, outs] "
+      "(GPT-2's\n"
+      "Conv1D, --transposed) are N:M along inputs too.",
       std::make_unique<ConvertCommand>(open_model)};
 }
 

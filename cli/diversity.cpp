@@ -77,12 +77,12 @@ class DiversityCommand : public Command {
  private:
   void sum_over_checkpoint(const Pattern& pattern) {
     const Checkpoint checkpoint = Checkpoint::open(checkpoint_);
-    const Selection selection = names_.selection();
+    const Selection selection = names_.selection(checkpoint);
     for (const ShardedTensor& tensor : checkpoint.tensors()) {
-      if (const auto reason = selection.reason_to_skip(tensor.info)) {
-        skipped_.push_back({tensor.info.name, *reason});
+      if (const auto reason = selection.left_alone(tensor.info)) {
+        skipped_.push_back(skipped(tensor.info, *reason));
       } else if (tensor.info.bytes() > 0) {
-        total_ += weft::diversity(WeightShape::of(tensor.info.shape), pattern);
+        total_ += weft::diversity(selection.weight(tensor).shape(), pattern);
       }
     }
     WEFT_CHECK(total_.weights > 0, "{}: no weights to count masks of", checkpoint_);

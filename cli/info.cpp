@@ -33,7 +33,8 @@ void take_larger(MostPerGroup& most, const MostPerGroup& other) {
   for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], other[i]);
 }
 
-TensorFacts examine(const PackedCheckpoint& checkpoint, const LogicalTensor& tensor) {
+TensorFacts examine(const PackedCheckpoint& checkpoint, const LogicalTensor& tensor,
+                    bool transposed) {
   const TensorInfo& info = tensor.info;
   TensorFacts facts;
   if (!has_zero(info.dtype) || info.bytes() == 0) return facts;
@@ -44,7 +45,7 @@ TensorFacts examine(const PackedCheckpoint& checkpoint, const LogicalTensor& ten
 
   MostPerGroup most_in{}, most_out{};
   int64_t nonzero = 0;
-  checkpoint.for_each_band(flat, kReportedGroups.back(), [&](const Band& band) {
+  checkpoint.for_each_band(flat, false, kReportedGroups.back(), [&](const Band& band) {
     WeightShape shape{1, band.rows, 1};
     if (weights) {
       shape = WeightShape::of(info.shape);
@@ -61,6 +62,7 @@ TensorFacts examine(const PackedCheckpoint& checkpoint, const LogicalTensor& ten
   if (weights) {
     facts.patterns_in = tightest(most_in, info.shape[1]);
     facts.patterns_out = tightest(most_out, info.shape[0]);
+    if (transposed) std::swap(facts.patterns_in, facts.patterns_out);
   }
   return facts;
 }
@@ -82,6 +84,18 @@ Json metadata_of(const Checkpoint& checkpoint) {
   return by_shard;
 }
 
+// Which tensors are stored [ins, outs]. Metadata that nobody can read is shown all the same.
+std::function<bool(const TensorInfo&)> stored_ins_first(const Checkpoint& checkpoint,
+                                                        const std::vector<TensorInfo>& infos) {
+  try {
+    const auto selection =
+        std::make_shared<const Selection>(NameFilter().selection(checkpoint, infos));
+    return [selection](const TensorInfo& info) { return selection->is_transposed(info); };
+  } catch (const Error&) {
+    return [](const TensorInfo&) { return false; };
+  }
+}
+
 class InfoCommand : public Command {
  public:
   void declare(Flags& flags) override {
@@ -93,23 +107,28 @@ class InfoCommand : public Command {
     common_.apply();
     const Checkpoint checkpoint = Checkpoint::open(file_);
     const PackedCheckpoint logical(checkpoint);
+    std::vector<TensorInfo> infos;
+    for (const LogicalTensor& tensor : logical.tensors()) infos.push_back(tensor.info);
+    const auto is_transposed = stored_ins_first(checkpoint, infos);
     Progress progress("reading", checkpoint.bytes());
     Table table({"tensor", "dtype", "shape", "packed", ">size", ">density", "along inputs",
                  "along outputs"});
     Json tensors = Json::array();
     size_t packed = 0;
     for (const LogicalTensor& tensor : logical.tensors()) {
-      const TensorFacts facts = examine(logical, tensor);
+      const bool transposed = tensor.transposed() || is_transposed(tensor.info);
+      const TensorFacts facts = examine(logical, tensor, transposed);
       progress.add(tensor.stored_bytes);
       packed += tensor.packed() ? 1 : 0;
       const std::string pattern = tensor.packed() ? tensor.pattern()->str() : "-";
       table.add({printable(tensor.info.name), std::string(dtype_name(tensor.info.dtype)),
-                 shape_text(tensor.info.shape), pattern, bytes_text(tensor.stored_bytes),
-                 facts.density ? percent(*facts.density) : "-", joined(facts.patterns_in),
-                 joined(facts.patterns_out)});
+                 stored_shape_text(tensor.info.shape, transposed), pattern,
+                 bytes_text(tensor.stored_bytes), facts.density ? percent(*facts.density) : "-",
+                 joined(facts.patterns_in), joined(facts.patterns_out)});
       tensors.push_back({{"name", tensor.info.name},
                          {"dtype", dtype_name(tensor.info.dtype)},
                          {"shape", tensor.info.shape},
+                         {"transposed", transposed},
                          {"packed", tensor.packed() ? Json(pattern) : Json(nullptr)},
                          {"bytes", tensor.stored_bytes},
                          {"density", facts.density ? Json(*facts.density) : Json(nullptr)},

@@ -62,13 +62,13 @@ class LadderCommand : public Command {
     common_.apply();
     const Checkpoint checkpoint = Checkpoint::open(file_);
     require_unpacked(checkpoint);
-    const Selection selection = names_.selection();
+    const Selection selection = names_.selection(checkpoint);
     Progress progress("solving", checkpoint.bytes());
     for (const ShardedTensor& tensor : checkpoint.tensors()) {
-      if (const auto reason = selection.reason_to_skip(tensor.info)) {
-        skipped_.push_back({tensor.info.name, *reason});
+      if (const auto reason = selection.left_alone(tensor.info)) {
+        skipped_.push_back(skipped(tensor.info, *reason));
       } else if (tensor.info.bytes() > 0) {
-        climb(checkpoint, tensor);
+        climb(checkpoint, selection.weight(tensor));
         ++climbed_;
       }
       progress.add(tensor.info.bytes());
@@ -84,12 +84,11 @@ class LadderCommand : public Command {
   }
 
  private:
-  void climb(const Checkpoint& checkpoint, const ShardedTensor& tensor) {
-    std::vector<std::byte> bytes(tensor.info.bytes());
-    checkpoint.read(tensor, 0, bytes);
-    const WeightShape shape = WeightShape::of(tensor.info.shape);
-    naming_weights(checkpoint, tensor, 0, [&] {
-      with_weights(tensor.info.dtype, bytes, [&](auto weights) {
+  void climb(const Checkpoint& checkpoint, const StoredWeight& weight) {
+    const std::vector<std::byte> bytes = read_weight(checkpoint, weight);
+    const WeightShape shape = weight.shape();
+    naming_weights(checkpoint, weight, 0, [&] {
+      with_weights(weight.tensor.info.dtype, bytes, [&](auto weights) {
         for (Rung& rung : rungs_) {
           const Pattern pattern = Pattern::parse(rung.pattern);
           const Mask mask = find_mask(solver(rung.solver), weights.data(), shape, pattern);

@@ -22,7 +22,8 @@ namespace {
 
 struct MaskedTensor {
   std::string name;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;  // as it is stored
+  bool transposed = false;
   int64_t kept = 0;
   int64_t weights = 0;
   Retained retained;
@@ -79,7 +80,7 @@ class MaskCommand : public Command {
       if (stale_orders_.contains(tensor.info.name)) {
         progress.add(tensor.info.bytes());
       } else if (selected_[i]) {
-        mask_tensor(checkpoint, tensor, writer, masks.get(), progress);
+        mask_tensor(checkpoint, weights_[i], writer, masks.get(), progress);
       } else {
         writer.copy(checkpoint, tensor);
         progress.add(tensor.info.bytes());
@@ -113,11 +114,12 @@ class MaskCommand : public Command {
   }
 
   void select(const Checkpoint& checkpoint) {
-    const Selection selection = names_.selection();
+    const Selection selection = names_.selection(checkpoint);
     for (const ShardedTensor& tensor : checkpoint.tensors()) {
-      const auto reason = selection.reason_to_skip(tensor.info);
+      const auto reason = selection.left_alone(tensor.info);
       selected_.push_back(!reason);
-      if (reason) skipped_.push_back({tensor.info.name, *reason});
+      weights_.push_back(reason ? StoredWeight{tensor} : selection.weight(tensor));
+      if (reason) skipped_.push_back(skipped(tensor.info, *reason));
     }
     WEFT_CHECK(skipped_.size() < selected_.size(), "{}: no tensor to mask: {}", in_,
                nothing_selected(skipped_));
@@ -159,7 +161,7 @@ class MaskCommand : public Command {
     for (size_t i = 0; reorder_ && i < selected_.size(); ++i) {
       if (!selected_[i]) continue;
       auto& tensors = layout.shards[checkpoint.tensors()[i].shard].tensors;
-      tensors.insert(tensors.begin(), order_info(checkpoint.tensors()[i].info));
+      tensors.insert(tensors.begin(), order_info(weights_[i]));
     }
     return with_plan(std::move(layout), new_plan(checkpoint));
   }
@@ -185,9 +187,9 @@ class MaskCommand : public Command {
     }
   }
 
-  static TensorInfo order_info(const TensorInfo& weight) {
-    const int64_t outs = weight.shape.front();
-    TensorInfo info{row_order_name(weight.name), Dtype::kI64, {outs}};
+  static TensorInfo order_info(const StoredWeight& weight) {
+    const int64_t outs = weight.dims().front();
+    TensorInfo info{row_order_name(weight.tensor.info.name), Dtype::kI64, {outs}};
     info.end = static_cast<uint64_t>(outs) * sizeof(int64_t);
     return info;
   }
@@ -197,8 +199,9 @@ class MaskCommand : public Command {
     for (size_t i = 0; i < selected_.size(); ++i) {
       if (!selected_[i]) continue;
       const std::string& name = checkpoint.tensors()[i].info.name;
-      plan.tensors.emplace(name, Promise{pattern_, transposable_ ? Axis::kBoth : Axis::kIn,
-                                         reorder_ ? row_order_name(name) : ""});
+      plan.tensors.emplace(name,
+                           Promise{pattern_, transposable_ ? Axis::kBoth : Axis::kIn,
+                                   reorder_ ? row_order_name(name) : "", weights_[i].transposed});
     }
     return plan;
   }
@@ -210,34 +213,33 @@ class MaskCommand : public Command {
       if (!selected_[i]) continue;
       tensors.push_back(checkpoint.tensors()[i].info);
       tensors.back().dtype = Dtype::kU8;
-      if (reorder_) tensors.insert(tensors.begin(), order_info(checkpoint.tensors()[i].info));
+      if (reorder_) tensors.insert(tensors.begin(), order_info(weights_[i]));
     }
     Metadata metadata;
     plan_of_selected(checkpoint).store_in(metadata);
     return std::make_unique<SafetensorsWriter>(masks_path_, std::move(tensors), metadata);
   }
 
-  void mask_tensor(const Checkpoint& checkpoint, const ShardedTensor& tensor,
+  void mask_tensor(const Checkpoint& checkpoint, const StoredWeight& weight,
                    CheckpointWriter& writer, SafetensorsWriter* masks, Progress& progress) {
+    const ShardedTensor& tensor = weight.tensor;
     MaskedTensor result;
     result.name = tensor.info.name;
     result.shape = tensor.info.shape;
+    result.transposed = weight.transposed;
     result.weights = tensor.info.elements();
     // Rows that share may come from anywhere: with an order, the tensor is one band.
     std::vector<int64_t> order;
-    if (reorder_) order = identity_order(tensor.info.shape.front());
+    if (reorder_) order = identity_order(weight.dims().front());
     const int64_t multiple =
         std::max<int64_t>(pattern_.block(), static_cast<int64_t>(order.size()));
-    for_each_band(checkpoint, tensor, multiple, [&](const Band& band) {
+    for_each_band(checkpoint, weight, multiple, [&](const Band& band) {
       Mask mask;
-      naming_weights(checkpoint, tensor, band.first_row,
-                     [&] { mask = mask_band(tensor.info, band, order, result); });
+      naming_weights(checkpoint, weight, band.first_row,
+                     [&] { mask = mask_band(weight, band, order, result); });
       zero_outside(mask, tensor.info.dtype, band.bytes);
-      writer.write(tensor, band.offset, band.bytes);
-      if (masks != nullptr) {
-        masks->write(tensor.info.name, static_cast<uint64_t>(band.first_row * mask.cols()),
-                     mask_bytes(mask));
-      }
+      write_band(writer, weight, band);
+      if (masks != nullptr) write_mask(weight, band, mask, *masks);
       progress.add(band.bytes.size());
     });
     if (reorder_) {
@@ -247,6 +249,15 @@ class MaskCommand : public Command {
       if (masks != nullptr) masks->write(name, 0, bytes);
     }
     masked_.push_back(std::move(result));
+  }
+
+  static void write_mask(const StoredWeight& weight, const Band& band, const Mask& mask,
+                         SafetensorsWriter& masks) {
+    std::vector<std::byte> bytes = mask_bytes(mask);
+    write_band(weight, {band.first_row, band.rows, 0, bytes},
+               [&](uint64_t offset, std::span<const std::byte> piece) {
+                 masks.write(weight.tensor.info.name, offset, piece);
+               });
   }
 
   // An order that retains more than rows as they lie, or these.
@@ -266,11 +277,11 @@ class MaskCommand : public Command {
   }
 
   // The mask of a band, its share of the figures added to `result`. order: none, or it is found.
-  Mask mask_band(const TensorInfo& info, const Band& band, std::vector<int64_t>& order,
+  Mask mask_band(const StoredWeight& weight, const Band& band, std::vector<int64_t>& order,
                  MaskedTensor& result) const {
-    WeightShape shape = WeightShape::of(info.shape);
+    WeightShape shape = weight.shape();
     shape.outs = band.rows;
-    return with_weights(info.dtype, band.bytes, [&](auto weights) {
+    return with_weights(weight.tensor.info.dtype, band.bytes, [&](auto weights) {
       const auto begun = std::chrono::steady_clock::now();
       if (reorder_) order = better_order(std::span(std::as_const(weights)), shape, result);
       Mask found = find_mask(*solver_, weights.data(), shape, pattern_, order);
@@ -297,9 +308,9 @@ class MaskCommand : public Command {
     for (const MaskedTensor& tensor : masked_) {
       all += tensor.retained;
       as_rows_lie += tensor.as_rows_lie;
-      std::vector<std::string> row = {printable(tensor.name), shape_text(tensor.shape),
-                                      percent(tensor.density()),
-                                      percent(tensor.retained.fraction())};
+      std::vector<std::string> row = {
+          printable(tensor.name), stored_shape_text(tensor.shape, tensor.transposed),
+          percent(tensor.density()), percent(tensor.retained.fraction())};
       if (reorder_) row.push_back(percent(tensor.as_rows_lie.fraction()));
       row.insert(row.end(), {std::string(solver_->name),
                              solver_->exact ? "optimal" : "<= " + percent(tensor.gap()),
@@ -320,6 +331,7 @@ class MaskCommand : public Command {
     for (const MaskedTensor& tensor : masked_) {
       tensors.push_back({{"name", tensor.name},
                          {"shape", tensor.shape},
+                         {"transposed", tensor.transposed},
                          {"density", tensor.density()},
                          {"retained_l1", tensor.retained.fraction()},
                          {"score", tensor.retained.kept},
@@ -348,6 +360,7 @@ class MaskCommand : public Command {
   Pattern pattern_{1, 1};
   const Solver* solver_ = nullptr;
   std::vector<bool> selected_;  // per tensor of the checkpoint
+  std::vector<StoredWeight> weights_;
   std::vector<Skipped> skipped_;
   std::vector<MaskedTensor> masked_;
 };
@@ -362,13 +375,17 @@ CommandEntry mask_command() {
       "  weft mask sharded-model/ sparse-model/ --pattern 2:4 --exclude 'lm_head|q_proj'\n"
       "  weft mask model.safetensors out.safetensors --pattern 2:4x2 --masks masks.safetensors\n"
       "  weft mask model.safetensors sparse.safetensors --pattern 2:4x16 --reorder\n"
+      "  weft mask model.safetensors sparse.safetensors --pattern 2:4 --transposed 'conv1d'\n"
       "\n"
-      "Masked are floating-point tensors of two or four dimensions whose name ends in `weight`,\n"
-      "embeddings and normalisation layers aside; --include selects by name instead. Every tensor\n"
-      "left alone is listed with the reason; with none to mask, nothing is written. Masked "
-      "weights\n"
-      "become zero, kept ones stay bit for bit. The output says in its metadata (weft.plan) which\n"
-      "tensors have which pattern, so that `weft check` needs no flags.\n"
+      "Masked are floating-point tensors of two or four dimensions whose name ends in `weight`;\n"
+      "not embeddings, normalisation layers, heads, routers of experts and position biases, told\n"
+      "by their names and by a config.json beside IN. --include selects by name instead. Every\n"
+      "tensor left alone is listed with the reason; with none to mask, nothing is written. Masked\n"
+      "weights become zero, kept ones stay bit for bit. The output says in its metadata\n"
+      "(weft.plan) which tensors have which pattern, so that `weft check` needs no flags.\n"
+      "\n"
+      "Groups run along inputs also where a weight is stored [ins, outs]: GPT-2's Conv1D layers\n"
+      "are known, --transposed names others. The output remembers it.\n"
       "\n"
       "With --reorder rows share a pattern by an order that is searched for each tensor: rows "
       "that\n"

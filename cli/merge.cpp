@@ -6,6 +6,7 @@
 
 #include "cli/progress.h"
 #include "cli/shared.h"
+#include "weft/core/number.h"
 #include "weft/core/text.h"
 #include "weft/pack/packed_file.h"
 #include "weft/report/table.h"
@@ -17,7 +18,7 @@ struct MergedTensor {
   std::string name;
   std::vector<int64_t> shape;
   Promise promise;
-  std::optional<int64_t> rank;  // of a LoRA pair
+  std::optional<Delta::Lora> lora;
   MergeFigures figures;
 
   std::string pattern_text() const {
@@ -31,14 +32,18 @@ class MergeCommand : public Command {
  public:
   void declare(Flags& flags) override {
     flags.positional("base", base_path_, "Checkpoint: .safetensors, .index.json, or a folder");
-    flags.positional("delta", delta_path_, "Checkpoint of what is added: LoRA pairs, full deltas");
+    flags.positional(
+        "delta", delta_path_,
+        "What is added: a checkpoint of LoRA pairs or full deltas, or a folder of PEFT");
     flags.positional("out", out_, "Where the merged checkpoint goes (a folder if BASE is sharded)");
     declare_pattern(flags, pattern_text_);
     flags.flag("--transposable", transposable_, "N:M along inputs and along outputs");
     flags.text("--mask", "base|new", mask_text_,
                "base: zeros of BASE stay zero; new: the largest of the sums (default: base)",
                one_of({"base", "new"}));
-    flags.number("--scale", scale_, -1e6, 1e6, "Factor of LoRA pairs; PEFT's is alpha / r");
+    flags.text("--scale", "NUMBER", scale_text_,
+               "Factor of LoRA pairs (default: what adapter_config.json beside DELTA says, else 1)",
+               problem_in([](const std::string& text) { parse_scale(text); }));
     names_.declare(flags);
     flags.flag("--dry-run", dry_run_, "Report, but write nothing");
     in_place_.declare(flags, "BASE");
@@ -49,14 +54,13 @@ class MergeCommand : public Command {
     common_.apply();
     if (transposable_ && pattern_text_.empty()) throw UsageError("--transposable needs --pattern");
     const Checkpoint base = Checkpoint::open(base_path_);
-    const Checkpoint deltas = Checkpoint::open(delta_path_);
+    const Checkpoint deltas = Checkpoint::open(delta_file());
     require_unpacked(base);
     require_unpacked(deltas);
-    deltas_ = match_deltas(base, deltas);
-    WEFT_CHECK(!deltas_.empty(), "{}: the file has no tensors: nothing to merge", delta_path_);
-    refuse_wrong_scale();
+    const Selection selection = names_.selection(base);
+    match(base, deltas, selection);
     plan_ = base.plan();
-    choose(base);
+    choose(base, selection);
 
     const CheckpointLayout layout = with_plan(base.layout(), plan_);
     std::vector<KeptFiles> kept = in_place_.kept(base, out_, layout);
@@ -66,22 +70,48 @@ class MergeCommand : public Command {
     if (!dry_run_) writer.emplace(out_, layout, kept);
     merge(base, deltas, writer ? &*writer : nullptr);
     if (writer) writer->commit();
+    note_assumed_scale();
     common_.json ? report_json() : report(base);
     return 0;
   }
 
  private:
-  void refuse_wrong_scale() const {
-    const bool any = std::any_of(deltas_.begin(), deltas_.end(),
-                                 [](const auto& entry) { return entry.second.lora.has_value(); });
-    if (scale_ != 1 && !any) {
+  static double parse_scale(const std::string& text) { return parse_number(text, -1e6, 1e6); }
+
+  // A folder of PEFT may hold other files of tensors beside the adapter.
+  std::filesystem::path delta_file() const {
+    const std::filesystem::path adapter =
+        std::filesystem::path(delta_path_) / "adapter_model.safetensors";
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(adapter, ignored)) return adapter;
+    return delta_path_;
+  }
+
+  void match(const Checkpoint& base, const Checkpoint& deltas, const Selection& selection) {
+    DeltaRules rules;
+    rules.peft = PeftConfig::beside(deltas);
+    if (!scale_text_.empty()) rules.scale = parse_scale(scale_text_);
+    rules.is_transposed = [&](const TensorInfo& info) { return selection.is_transposed(info); };
+    deltas_ = match_deltas(base, deltas, rules);
+    WEFT_CHECK(!deltas_.empty(), "{}: the file has no tensors: nothing to merge", delta_path_);
+    const bool pairs = std::any_of(deltas_.begin(), deltas_.end(),
+                                   [](const auto& entry) { return entry.second.lora.has_value(); });
+    if (!scale_text_.empty() && !pairs) {
       throw UsageError(fmt::format("--scale is for LoRA pairs, and {} has none", delta_path_));
     }
+    if (rules.peft) adapter_config_ = rules.peft->name();
+    scale_assumed_ = pairs && !rules.peft && !rules.scale;
+  }
+
+  void note_assumed_scale() const {
+    if (!scale_assumed_) return;
+    print_note(fmt::format(
+        "{}: no adapter_config.json beside it: LoRA pairs were added at scale 1 (see --scale)",
+        delta_path_));
   }
 
   // What is to happen to every tensor; plan_ becomes that of OUT.
-  void choose(const Checkpoint& base) {
-    const Selection selection = names_.selection();
+  void choose(const Checkpoint& base, const Selection& selection) {
     for (const ShardedTensor& tensor : base.tensors()) {
       const std::string& name = tensor.info.name;
       if (!deltas_.contains(name)) {
@@ -100,10 +130,11 @@ class MergeCommand : public Command {
   std::optional<Promise> promise_for(const Checkpoint& base, const Selection& selection,
                                      const ShardedTensor& tensor) const {
     const TensorInfo& info = tensor.info;
-    if (selection.reason_to_skip_name(info.name)) return std::nullopt;
-    const bool selected = !selection.reason_to_skip(info);
+    if (selection.left_alone_by_name(info.name)) return std::nullopt;
+    const bool selected = !selection.left_alone(info);
     if (selected && !pattern_text_.empty()) {
-      return Promise{Pattern::parse(pattern_text_), transposable_ ? Axis::kBoth : Axis::kIn};
+      return Promise{Pattern::parse(pattern_text_), transposable_ ? Axis::kBoth : Axis::kIn, "",
+                     selection.is_transposed(info)};
     }
     const auto planned = plan_.tensors.find(info.name);
     if (planned != plan_.tensors.end()) {
@@ -113,7 +144,9 @@ class MergeCommand : public Command {
       WEFT_CHECK(planned->second.row_order.empty() || planned->second.pattern.share() == 1,
                  "{}: tensor '{}' is {} by a row order, which merge does not keep: give --pattern",
                  base.file_of(tensor), printable(info.name), planned->second.pattern.str());
-      return planned->second;
+      Promise promise = planned->second;
+      promise.transposed = selection.is_transposed(info, promise);
+      return promise;
     }
     if (!selected) return std::nullopt;
     throw UsageError(
@@ -127,11 +160,12 @@ class MergeCommand : public Command {
     if (planned != plan_.tensors.end()) {
       return fmt::format("no delta: keeps its {}", planned->second.pattern.str());
     }
-    return selection.reason_to_skip(info) ? "no delta" : "no delta: a weight left as it is";
+    return selection.left_alone(info) ? "no delta" : "no delta: a weight left as it is";
   }
 
   std::string reason_added(const Selection& selection, const TensorInfo& info) const {
-    const std::string reason = selection.reason_to_skip(info).value_or("not selected");
+    const auto found = selection.left_alone(info);
+    const std::string reason = found ? reason_text(*found, info) : "not selected";
     const auto planned = plan_.tensors.find(info.name);
     if (planned == plan_.tensors.end()) return reason;
     return fmt::format("{}: no longer promised to be {}", reason, planned->second.pattern.str());
@@ -148,10 +182,10 @@ class MergeCommand : public Command {
         continue;
       }
       const auto promise = chosen_.find(tensor.info.name);
-      MergeTask task{base, deltas, tensor, delta->second, std::nullopt, merge_mask(), scale_};
+      MergeTask task{base, deltas, tensor, delta->second, std::nullopt, merge_mask()};
       if (promise != chosen_.end()) task.promise = promise->second;
       const MergeFigures figures = merge_tensor(task, [&](const Band& band) {
-        if (writer != nullptr) writer->write(tensor, band.offset, band.bytes);
+        if (writer != nullptr) write_band(*writer, task.weight(), band);
         progress.add(band.bytes.size());
       });
       if (task.promise) merged_.push_back(row_of(task, figures));
@@ -162,19 +196,18 @@ class MergeCommand : public Command {
 
   static MergedTensor row_of(const MergeTask& task, const MergeFigures& figures) {
     const TensorInfo& info = task.tensor.info;
-    std::optional<int64_t> rank;
-    if (task.delta.lora) rank = task.delta.lora->rank;
-    return {info.name, info.shape, *task.promise, rank, figures};
+    return {info.name, info.shape, *task.promise, task.delta.lora, figures};
   }
 
   void report(const Checkpoint& base) const {
-    Table table({"tensor", "shape", "pattern", ">rank", ">delta lost", ">magnitude kept",
+    Table table({"tensor", "shape", "pattern", ">rank", ">scale", ">delta lost", ">magnitude kept",
                  ">mask changed", ">time"});
     MergeFigures all;
     for (const MergedTensor& tensor : merged_) {
       all += tensor.figures;
-      table.add({printable(tensor.name), shape_text(tensor.shape), tensor.pattern_text(),
-                 tensor.rank ? std::to_string(*tensor.rank) : "full",
+      table.add({printable(tensor.name), stored_shape_text(tensor.shape, tensor.promise.transposed),
+                 tensor.pattern_text(), tensor.lora ? std::to_string(tensor.lora->rank) : "full",
+                 tensor.lora ? fmt::format("{:.6g}", tensor.lora->scale) : "-",
                  percent(tensor.figures.delta_lost()), percent(tensor.figures.magnitude.fraction()),
                  std::to_string(tensor.figures.changed), seconds_text(tensor.figures.seconds)});
     }
@@ -204,7 +237,9 @@ class MergeCommand : public Command {
                          {"shape", tensor.shape},
                          {"pattern", tensor.promise.pattern.str()},
                          {"axis", axis_name(tensor.promise.axis)},
-                         {"rank", tensor.rank ? Json(*tensor.rank) : Json(nullptr)},
+                         {"transposed", tensor.promise.transposed},
+                         {"rank", tensor.lora ? Json(tensor.lora->rank) : Json(nullptr)},
+                         {"scale", tensor.lora ? Json(tensor.lora->scale) : Json(nullptr)},
                          {"delta_lost", tensor.figures.delta_lost()},
                          {"retained_l1", tensor.figures.magnitude.fraction()},
                          {"changed_bits", tensor.figures.changed},
@@ -213,15 +248,16 @@ class MergeCommand : public Command {
     print_json({{"pattern",
                  pattern_text_.empty() ? Json(nullptr) : Json(Pattern::parse(pattern_text_).str())},
                 {"mask", mask_text_},
-                {"scale", scale_},
+                {"scale", scale_text_.empty() ? Json(nullptr) : Json(parse_scale(scale_text_))},
+                {"adapter_config", adapter_config_.empty() ? Json(nullptr) : Json(adapter_config_)},
                 {"tensors", tensors},
                 {"added", to_json(added_)},
                 {"skipped", to_json(skipped_)}});
   }
 
   std::string base_path_, delta_path_, out_, pattern_text_, mask_text_ = "base";
-  bool transposable_ = false, dry_run_ = false;
-  double scale_ = 1;
+  bool transposable_ = false, dry_run_ = false, scale_assumed_ = false;
+  std::string scale_text_, adapter_config_;
   InPlaceFlag in_place_;
   CommonFlags common_;
   NameFilter names_;
@@ -237,17 +273,19 @@ class MergeCommand : public Command {
 CommandEntry merge_command() {
   return {
       "merge", "Add LoRA pairs or other deltas to sparse weights, and keep their pattern",
-      "  weft merge sparse.safetensors adapter_model.safetensors merged.safetensors --scale 2\n"
+      "  weft merge sparse.safetensors adapter-folder/ merged.safetensors\n"
+      "  weft merge sparse.safetensors lora.safetensors merged.safetensors --scale 2\n"
       "  weft merge model.safetensors delta.safetensors merged.safetensors --pattern 2:4\n"
       "  weft merge sparse-model/ adapter/ merged-model/ --mask new --scale 0.5\n"
       "  weft merge sparse.safetensors delta.safetensors merged.safetensors --dry-run\n"
       "\n"
       "DELTA holds, for tensors of BASE, a tensor of the same name that is added, or a LoRA pair\n"
       "<layer>.lora_A.weight, <layer>.lora_B.weight: then scale * B A is added to <layer>.weight.\n"
-      "PEFT's names are known, its scale is lora_alpha / r of adapter_config.json (lora_alpha /\n"
-      "sqrt(r) if use_rslora). Without --pattern, every weight keeps the one that BASE promises\n"
-      "(weft.plan). Deltas of other tensors (biases, norms) are added as they are. With --mask\n"
-      "base, what the delta does where BASE is zero is lost; the table says how much of it.",
+      "PEFT's names are known, and adapter_config.json beside DELTA gives the scale of each layer\n"
+      "(lora_alpha / r, use_rslora, rank_pattern, alpha_pattern). Without --pattern, every weight\n"
+      "keeps the one that BASE promises (weft.plan). Deltas of other tensors (biases, norms) are\n"
+      "added as they are. With --mask base, what the delta does where BASE is zero is lost; the\n"
+      "table says how much of it.",
       std::make_unique<MergeCommand>()};
 }
 

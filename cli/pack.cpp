@@ -30,6 +30,7 @@ Json ratio_json(uint64_t stored, uint64_t dense) {
 struct Row {
   std::string name;
   std::vector<int64_t> shape;
+  bool transposed = false;
   std::string pattern, dtype, values;
   uint64_t dense_bytes = 0;
   uint64_t stored_bytes = 0;
@@ -39,8 +40,8 @@ struct Row {
 void print_rows(const std::vector<Row>& rows) {
   Table table({"tensor", "shape", "dtype", "pattern", "values", ">dense", ">packed", ">ratio"});
   for (const Row& row : rows) {
-    table.add({printable(row.name), shape_text(row.shape), row.dtype, row.pattern, row.values,
-               bytes_text(row.dense_bytes), bytes_text(row.stored_bytes),
+    table.add({printable(row.name), stored_shape_text(row.shape, row.transposed), row.dtype,
+               row.pattern, row.values, bytes_text(row.dense_bytes), bytes_text(row.stored_bytes),
                ratio_text(row.stored_bytes, row.dense_bytes)});
   }
   print(table.str());
@@ -51,6 +52,7 @@ Json to_json(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     list.push_back({{"name", row.name},
                     {"shape", row.shape},
+                    {"transposed", row.transposed},
                     {"dtype", row.dtype},
                     {"pattern", row.pattern},
                     {"values", row.values},
@@ -133,32 +135,44 @@ class PackCommand : public Command {
     if (pattern_text_.empty() && plan.tensors.empty()) {
       throw UsageError(fmt::format("--pattern is needed: {} carries no weft.plan", in_));
     }
-    const Selection selection = names_.selection();
+    const Selection selection = names_.selection(checkpoint);
     for (const ShardedTensor& tensor : checkpoint.tensors()) {
       const TensorInfo& info = tensor.info;
-      auto reason = pattern_text_.empty() ? reason_of_plan(selection, plan, info)
-                                          : selection.reason_to_skip(info);
-      if (!reason) reason = packing_obstacle(info, format_);
-      if (reason) {
-        skipped_.push_back({info.name, *reason});
+      if (const auto reason = left_alone(selection, plan, info)) {
+        skipped_.push_back(skipped(info, *reason));
+        continue;
+      }
+      const auto promised = plan.tensors.find(info.name);
+      const bool as_promised = pattern_text_.empty();
+      const StoredWeight weight{tensor, as_promised
+                                            ? selection.is_transposed(info, promised->second)
+                                            : selection.is_transposed(info)};
+      auto obstacle = as_promised ? obstacle_of_promise(promised->second) : std::nullopt;
+      if (!obstacle) obstacle = packing_obstacle(weight, format_);
+      if (obstacle) {
+        skipped_.push_back({info.name, *obstacle});
       } else {
-        const Pattern pattern = pattern_text_.empty() ? plan.tensors.at(info.name).as_rows_lie()
-                                                      : Pattern::parse(pattern_text_);
-        chosen_.emplace(info.name, PackChoice{pattern, stored_type(info.dtype)});
+        const Pattern pattern =
+            as_promised ? promised->second.as_rows_lie() : Pattern::parse(pattern_text_);
+        chosen_.emplace(info.name, PackChoice{pattern, stored_type(info.dtype), weight.transposed});
       }
     }
     WEFT_CHECK(!chosen_.empty(), "{}: no tensor to pack: {}", in_, nothing_selected(skipped_));
   }
 
-  std::optional<std::string> reason_of_plan(const Selection& selection, const SparsityPlan& plan,
-                                            const TensorInfo& info) const {
-    const auto promised = plan.tensors.find(info.name);
-    if (promised == plan.tensors.end()) return "not in the file's weft.plan";
-    if (const auto reason = selection.reason_to_skip_name(info.name)) return reason;
-    if (promised->second.axis == Axis::kOut) return "sparse along outputs only";
-    if (!WeightShape::accepts(info.shape)) return "not of 2 or 4 dimensions";
-    if (format_ == PackedFormat::kBitmask24 && !is_two_of_four(promised->second.pattern)) {
-      return fmt::format("{} is not 2:4", promised->second.pattern.str());
+  std::optional<LeftAlone> left_alone(const Selection& selection, const SparsityPlan& plan,
+                                      const TensorInfo& info) const {
+    if (!pattern_text_.empty()) return selection.left_alone(info);
+    if (!plan.tensors.contains(info.name)) return LeftAlone::kNotPromised;
+    if (const auto reason = selection.left_alone_by_name(info.name)) return reason;
+    if (!WeightShape::accepts(info.shape)) return LeftAlone::kDimensions;
+    return std::nullopt;
+  }
+
+  std::optional<std::string> obstacle_of_promise(const Promise& promise) const {
+    if (promise.axis == Axis::kOut) return "sparse along outputs only";
+    if (format_ == PackedFormat::kBitmask24 && !is_two_of_four(promise.pattern)) {
+      return fmt::format("{} is not 2:4", promise.pattern.str());
     }
     return std::nullopt;
   }
@@ -175,7 +189,8 @@ class PackCommand : public Command {
   SparsityPlan plan_of_pruned() const {
     SparsityPlan plan;
     for (const auto& [name, choice] : chosen_) {
-      if (by_magnitude_) plan.tensors.emplace(name, Promise{choice.pattern, Axis::kIn});
+      if (!by_magnitude_) continue;
+      plan.tensors.emplace(name, Promise{choice.pattern, Axis::kIn, "", choice.transposed});
     }
     return plan;
   }
@@ -183,46 +198,47 @@ class PackCommand : public Command {
   void pack(const Checkpoint& checkpoint, const ShardedTensor& tensor, CheckpointWriter& writer) {
     const TensorInfo& info = tensor.info;
     const PackChoice& choice = chosen_.at(info.name);
-    std::vector<std::byte> bytes(info.bytes());
-    checkpoint.read(tensor, 0, bytes);
+    const StoredWeight weight{tensor, choice.transposed};
+    const std::vector<std::byte> bytes = read_weight(checkpoint, weight);
     Row row{info.name,
             info.shape,
+            choice.transposed,
             choice.pattern.str(),
             std::string(dtype_name(info.dtype)),
             std::string(dtype_name(choice.values)),
             info.bytes(),
             0,
             0};
-    const Mask mask = mask_of(checkpoint, tensor, bytes, row);
-    for (const StoredPart& part : pack_tensor(info, bytes, mask, choice, format_)) {
+    const Mask mask = mask_of(checkpoint, weight, bytes, row);
+    for (const StoredPart& part : pack_tensor(weight.info(), bytes, mask, choice, format_)) {
       writer.write({{part.name, Dtype::kU8, {}, 0, 0}, tensor.shard}, 0, part.bytes);
       row.stored_bytes += part.bytes.size();
     }
     packed_.push_back(std::move(row));
   }
 
-  Mask mask_of(const Checkpoint& checkpoint, const ShardedTensor& tensor,
+  Mask mask_of(const Checkpoint& checkpoint, const StoredWeight& weight,
                std::span<const std::byte> bytes, Row& row) const {
-    const Pattern& pattern = chosen_.at(tensor.info.name).pattern;
+    const TensorInfo& info = weight.tensor.info;
+    const Pattern& pattern = chosen_.at(info.name).pattern;
     Mask mask;
     if (by_magnitude_) {
-      naming_weights(checkpoint, tensor, 0, [&] {
-        mask = with_weights(tensor.info.dtype, bytes, [&](auto weights) {
-          return find_mask(default_solver(false), weights.data(),
-                           WeightShape::of(tensor.info.shape), pattern);
+      naming_weights(checkpoint, weight, 0, [&] {
+        mask = with_weights(info.dtype, bytes, [&](auto weights) {
+          return find_mask(default_solver(false), weights.data(), weight.shape(), pattern);
         });
       });
       return mask;
     }
     try {
-      MaskToPack found = mask_to_pack(tensor.info, bytes, pattern);
+      MaskToPack found = mask_to_pack(info, bytes, pattern, weight.transposed);
       row.negative_zeros = found.negative_zeros_out;
       return std::move(found.mask);
     } catch (const NotSparseError& error) {
       throw Error(
           fmt::format("{}: tensor '{}': {}: prune it first with `weft mask`, or while packing with "
                       "--by-magnitude",
-                      checkpoint.file_of(tensor), printable(tensor.info.name), error.what()));
+                      checkpoint.file_of(weight.tensor), printable(info.name), error.what()));
     }
   }
 
@@ -313,6 +329,7 @@ class UnpackCommand : public Command {
     const Dtype values = weft != nullptr ? weft->values.info.dtype : tensor.info.dtype;
     return {tensor.info.name,
             tensor.info.shape,
+            tensor.transposed(),
             tensor.pattern()->str(),
             std::string(dtype_name(tensor.info.dtype)),
             std::string(dtype_name(values)),

@@ -74,7 +74,9 @@ class RecoveryLadder {
     options.pattern = Pattern::parse(pattern);
     options.transposable = arguments_.transposable;
     options.leave = network.not_converted(arguments_.sparse_ends);
-    const Conversion conversion(checkpoint, Selection("", ""), options, &inputs);
+    NameExpressions names;
+    names.with_heads = true;  // the network knows its ends
+    const Conversion conversion(checkpoint, Selection(names, checkpoint), options, &inputs);
     WEFT_CHECK(!conversion.layers().empty(),
                "{}: no layer to convert: the ends stay dense (see "
                "--sparse-ends)",

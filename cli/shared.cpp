@@ -44,10 +44,44 @@ void declare_pattern(Flags& flags, std::string& pattern) {
 }
 
 void NameFilter::declare(Flags& flags) {
-  flags.text("--include", "RE", include, "Only tensors whose name matches (regular expression)",
-             problem_in([](const std::string& text) { Selection(text, ""); }));
-  flags.text("--exclude", "RE", exclude, "No tensors whose name matches (regular expression)",
-             problem_in([](const std::string& text) { Selection("", text); }));
+  flags.texts("--include", "RE", include,
+              "Only tensors whose name matches (regular expression), heads and embeddings too",
+              problem_in([](const std::string& text) { Selection(text, ""); }));
+  flags.texts("--exclude", "RE", exclude, "No tensors whose name matches (regular expression)",
+              problem_in([](const std::string& text) { Selection("", text); }));
+  flags.texts("--transposed", "RE", transposed,
+              "Tensors stored [ins, outs] (regular expression); GPT-2's are known",
+              problem_in([](const std::string& text) { Selection(text, ""); }));
+}
+
+Selection NameFilter::selection(const Checkpoint& checkpoint) const {
+  std::vector<TensorInfo> tensors;
+  for (const ShardedTensor& tensor : checkpoint.tensors()) tensors.push_back(tensor.info);
+  return selection(checkpoint, tensors);
+}
+
+Selection NameFilter::selection(const Checkpoint& checkpoint,
+                                const std::vector<TensorInfo>& tensors) const {
+  // One expression that matches where any of them does.
+  const auto any_of = [](const std::vector<std::string>& expressions) {
+    std::string all;
+    for (const std::string& each : expressions) {
+      all += fmt::format("{}(?:{})", all.empty() ? "" : "|", each);
+    }
+    return all;
+  };
+  Selection selection({any_of(include), any_of(exclude), transposed, with_heads}, checkpoint,
+                      tensors);
+  if (const std::string note = selection.note(); !note.empty()) print_note(note);
+  return selection;
+}
+
+Skipped skipped(const TensorInfo& tensor, LeftAlone reason) {
+  return {tensor.name, reason_text(reason, tensor)};
+}
+
+std::string stored_shape_text(const std::vector<int64_t>& shape, bool transposed) {
+  return shape_text(shape) + (transposed ? " = [ins, outs]" : "");
 }
 
 Json to_json(const std::vector<Skipped>& skipped) {

@@ -30,19 +30,25 @@ Flags::Problem one_of(std::vector<std::string> accepted);
 
 void declare_pattern(Flags& flags, std::string& pattern);  // --pattern
 
-// --include and --exclude
+// --include, --exclude and --transposed, each of them any number of times
 struct NameFilter {
-  std::string include;
-  std::string exclude;
+  std::vector<std::string> include, exclude, transposed;
+  bool with_heads = false;  // see NameExpressions
 
   void declare(Flags& flags);
-  Selection selection() const { return Selection(include, exclude); }
+  // Says on standard error if config.json cannot be used.
+  Selection selection(const Checkpoint& checkpoint) const;
+  // Of a packed checkpoint: its tensors as they were before.
+  Selection selection(const Checkpoint& checkpoint, const std::vector<TensorInfo>& tensors) const;
 };
 
 struct Skipped {
   std::string name;
   std::string reason;
 };
+Skipped skipped(const TensorInfo& tensor, LeftAlone reason);
+// "[768, 2304]", and "[768, 2304] = [ins, outs]" of a transposed one.
+std::string stored_shape_text(const std::vector<int64_t>& shape, bool transposed);
 Json to_json(const std::vector<Skipped>& skipped);
 void print_skipped(const std::vector<Skipped>& skipped);
 // Why a command has nothing to do, with the first tensor that was skipped as the example.

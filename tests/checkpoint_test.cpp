@@ -984,7 +984,8 @@ TEST(CheckpointWriter, TimeGrowsWithTheNumberOfTensorsAndNotItsSquare) {
 std::map<std::string, std::string> described(const SparsityPlan& plan) {
   std::map<std::string, std::string> promises;
   for (const auto& [name, promise] : plan.tensors) {
-    promises[name] = fmt::format("{} {}", promise.pattern.str(), axis_name(promise.axis));
+    promises[name] = fmt::format("{} {}{}", promise.pattern.str(), axis_name(promise.axis),
+                                 promise.transposed ? " transposed" : "");
   }
   return promises;
 }
@@ -994,6 +995,7 @@ TEST(SparsityPlan, IsReadBackFromTheMetadata) {
   plan.tensors.emplace("in \"quoted\"", Promise{Pattern(2, 4), Axis::kIn});
   plan.tensors.emplace("out\n", Promise{Pattern(1, 8, 4), Axis::kOut});
   plan.tensors.emplace("größe", Promise{Pattern(64, 64, 32), Axis::kBoth});
+  plan.tensors.emplace("turned", Promise{Pattern(2, 4), Axis::kIn, "", true});
   Metadata metadata = {{"format", "pt"}};
   plan.store_in(metadata);
   EXPECT_EQ(metadata.size(), 2u);
@@ -1079,22 +1081,106 @@ TEST(Axis, NamesAreReadBack) {
                        "'sideways\\n': accepted is in, out or both"));
 }
 
+// ---- StoredWeight
+
+// [outs, ins, taps] values as bytes, and the same stored [ins, outs, taps].
+struct BothWays {
+  int64_t outs, ins, taps;
+  std::string plain, transposed;
+
+  BothWays(int64_t outs, int64_t ins, int64_t taps) : outs(outs), ins(ins), taps(taps) {
+    std::vector<uint16_t> there, back(static_cast<size_t>(outs * ins * taps));
+    for (int64_t o = 0; o < outs; ++o) {
+      for (int64_t i = 0; i < ins; ++i) {
+        for (int64_t t = 0; t < taps; ++t) {
+          there.push_back(static_cast<uint16_t>(there.size()));
+          back[static_cast<size_t>((i * outs + o) * taps + t)] = there.back();
+        }
+      }
+    }
+    plain.assign(reinterpret_cast<const char*>(there.data()), there.size() * 2);
+    transposed.assign(reinterpret_cast<const char*>(back.data()), back.size() * 2);
+  }
+  std::vector<int64_t> stored_shape() const {
+    return taps == 1 ? std::vector<int64_t>{ins, outs} : std::vector<int64_t>{ins, outs, 1, taps};
+  }
+};
+
+TEST(StoredWeight, BandsOfATransposedOneAreThoseOfThePlainOneAndGoBackToTheirPlaces) {
+  for (const auto& [outs, ins, taps] : {std::array<int64_t, 3>{5, 7, 1},
+                                        {12, 4, 1},
+                                        {1, 9, 1},
+                                        {33, 65, 1},
+                                        {6, 10, 3},
+                                        {9, 1, 4}}) {
+    const BothWays weights(outs, ins, taps);
+    const ScratchFolder folder;
+    const std::vector<TensorInfo> infos = {tensor("before", Dtype::kF16, {3}),
+                                           tensor("w", Dtype::kF16, weights.stored_shape())};
+    const auto bytes = std::as_bytes(std::span(weights.transposed));
+    {
+      SafetensorsWriter writer(folder / "m.safetensors", infos, {});
+      writer.write("before", 0, std::as_bytes(std::span("abcdef", 6)));
+      writer.write("w", 0, bytes);
+      writer.commit();
+    }
+    const Checkpoint checkpoint = Checkpoint::open(folder / "m.safetensors");
+    const StoredWeight weight{find(checkpoint, "w"), true};
+    EXPECT_EQ(weight.shape().outs, outs);
+    EXPECT_EQ(weight.shape().ins, ins);
+    EXPECT_EQ(weight.shape().taps, taps);
+    for (const uint64_t target : {uint64_t{1}, uint64_t{100}, uint64_t{1} << 20}) {
+      for (const int64_t multiple : {1, 2, 4}) {
+        std::string read;
+        CheckpointWriter copy(folder / "copy.safetensors", checkpoint, {});
+        copy.copy(checkpoint, find(checkpoint, "before"));
+        for_each_band(
+            checkpoint, weight, multiple,
+            [&](const Band& band) {
+              EXPECT_EQ(read.size(), band.offset);
+              read.append(reinterpret_cast<const char*>(band.bytes.data()), band.bytes.size());
+              write_band(copy, weight, band);
+            },
+            target);
+        EXPECT_TRUE(read == weights.plain) << outs << " " << ins << " " << taps;
+        copy.commit();
+        EXPECT_TRUE(contents(folder / "copy.safetensors") == contents(folder / "m.safetensors"));
+      }
+    }
+    const int64_t out = outs - 1, in = ins / 2, tap = taps - 1;
+    const std::vector<int64_t> index = weight.index_of(out, in * taps + tap);
+    EXPECT_EQ(index[0], in);
+    EXPECT_EQ(index[1], out);
+  }
+}
+
+TEST(StoredWeight, AVectorCannotBeTransposed) {
+  const StoredWeight weight{{tensor("w", Dtype::kF32, {3}), 0}, true};
+  EXPECT_TRUE(
+      contains(message_of([&] { weight.dims(); }), "'w' of shape [3] cannot be transposed"));
+}
+
 // ---- Selection
+
+// "" if the tensor is selected.
+std::string reason_of(const Selection& selection, const TensorInfo& info) {
+  const auto reason = selection.left_alone(info);
+  return reason ? reason_text(*reason, info) : "";
+}
 
 TEST(Selection, ByDefaultTakesWeightsAndLeavesEmbeddingsAndNormsAside) {
   const Selection selection("", "");
   const auto selected = [&](const char* name) {
-    return !selection.reason_to_skip(tensor(name, Dtype::kF32, {8, 8}));
+    return !selection.left_alone(tensor(name, Dtype::kF32, {8, 8}));
   };
   const auto with_bytes = [](TensorInfo info) {
     info.end = tensor_bytes(info.dtype, info.shape);
     return info;
   };
-  for (const char* name : {"fc1.weight", "weight", "h.0.attn.c_attn.weight", "in_proj_weight",
-                           "model.layers.0.mlp.gate_proj.weight", "lm_head.weight", "aln.weight",
-                           "features.0.weight", "blnd.weight"}) {
-    const auto reason = selection.reason_to_skip(with_bytes(tensor(name, Dtype::kF32, {8, 8})));
-    EXPECT_EQ(reason, std::nullopt) << name << ": " << reason.value_or("");
+  for (const char* name :
+       {"fc1.weight", "weight", "h.0.attn.c_attn.weight", "in_proj_weight",
+        "model.layers.0.mlp.gate_proj.weight", "aln.weight", "features.0.weight", "blnd.weight"}) {
+    EXPECT_EQ(reason_of(selection, with_bytes(tensor(name, Dtype::kF32, {8, 8}))), "") << name;
   }
   for (const char* name : {"fc1.bias",
                            "fc1.weight_scale",
@@ -1123,11 +1209,14 @@ TEST(Selection, ByDefaultTakesWeightsAndLeavesEmbeddingsAndNormsAside) {
 TEST(Selection, SaysWhyANameIsLeftAside) {
   const Selection selection("", "");
   const auto reason = [&](const char* name) {
-    return selection.reason_to_skip(tensor(name, Dtype::kF32, {8, 8})).value_or("");
+    return reason_of(selection, tensor(name, Dtype::kF32, {8, 8}));
   };
   EXPECT_EQ(reason("wte.weight"), "embedding");
   EXPECT_EQ(reason("norm1.weight"), "normalisation");
   EXPECT_EQ(reason("fc1.bias"), "name does not end in 'weight'");
+  EXPECT_EQ(reason("lm_head.weight"), "head");
+  EXPECT_EQ(reason("block_sparse_moe.gate.weight"), "router of experts");
+  EXPECT_EQ(reason("layer.0.SelfAttention.relative_attention_bias.weight"), "position bias");
 }
 
 TEST(Selection, TakesTwoOrFourDimensionsOfAWeightType) {
@@ -1136,7 +1225,7 @@ TEST(Selection, TakesTwoOrFourDimensionsOfAWeightType) {
     const auto reason = [&](Dtype dtype, std::vector<int64_t> shape) {
       TensorInfo info = tensor("fc.weight", dtype, std::move(shape));
       info.end = tensor_bytes(info.dtype, info.shape);
-      return selection.reason_to_skip(info).value_or("");
+      return reason_of(selection, info);
     };
     for (const Dtype dtype : all_dtypes()) {
       if (is_weight_dtype(dtype)) {
@@ -1165,8 +1254,8 @@ TEST(Selection, IncludeReplacesTheRulesAboutNamesAndExcludeTakesOut) {
   const auto reason = [&](const char* name) {
     TensorInfo info = tensor(name, Dtype::kF32, {2, 2});
     info.end = 16;
-    EXPECT_EQ(selection.reason_to_skip(info), selection.reason_to_skip_name(name)) << name;
-    return selection.reason_to_skip(info).value_or("");
+    EXPECT_EQ(selection.left_alone(info), selection.left_alone_by_name(name)) << name;
+    return reason_of(selection, info);
   };
   EXPECT_EQ(reason("model.embed_tokens.table"), "");
   EXPECT_EQ(reason("fc1.weight"), "");

@@ -460,6 +460,11 @@ TEST(Decode, PacksWhatThePlanPromises) {
       path +
           ": tensor 'blocks.0.fc1.weight': it is to be packed as 1:4: weight [0, 1] is one more "
           "than 1:4 allows");
+  plan.tensors.at("blocks.0.fc1.weight").transposed = true;
+  plan.store_in(metadata);
+  const Checkpoint turned = Checkpoint::open(model.write(folder, "turned.safetensors", metadata));
+  EXPECT_TRUE(contains(message_of([&] { GptDecoder(turned, 4); }),
+                       "'blocks.0.fc1.weight' is stored [ins, outs]"));
 }
 
 // ---- what is refused

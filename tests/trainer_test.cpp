@@ -1279,6 +1279,10 @@ TEST(Init, APromiseThatCannotBeKeptIsSaid) {
   EXPECT_TRUE(contains(message_of([&] { Trainer::begin(scratch / "out", make_parts(options)); }),
                        file.string() + ": tensor 'hidden1.weight' is 2:4 along outputs only"));
   EXPECT_FALSE(std::filesystem::exists(scratch / "out"));
+  write({{"hidden1.weight", {Pattern(2, 4), Axis::kIn, "", true}}});
+  EXPECT_TRUE(contains(message_of([&] { Trainer::begin(scratch / "out", make_parts(options)); }),
+                       file.string() + ": tensor 'hidden1.weight' is stored [ins, outs]"));
+  write({{"hidden1.weight", {Pattern(2, 4), Axis::kOut}}});
   options.rules = {"hidden1=dense"};
   { Trainer::begin(scratch / "out", make_parts(options)); }
   // More inputs to a group than the layer has: no matter, unless there are zeros.

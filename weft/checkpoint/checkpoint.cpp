@@ -161,33 +161,6 @@ std::string Checkpoint::file_of(const ShardedTensor& tensor) const {
   return shards_[tensor.shard].path().string();
 }
 
-void for_each_band(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t multiple,
-                   const std::function<void(const Band&)>& body, uint64_t target_bytes) {
-  const TensorInfo& info = tensor.info;
-  WEFT_CHECK(multiple >= 1, "bands of a multiple of {} rows: accepted is 1 or more", multiple);
-  if (info.bytes() == 0) return;
-  const int64_t rows = info.shape.empty() ? 0 : info.shape[0];
-  WEFT_CHECK(rows > 0 && info.bytes() % static_cast<uint64_t>(rows) == 0,
-             "{}: tensor '{}': {} of shape {} has no rows of whole bytes",
-             checkpoint.file_of(tensor), printable(info.name), dtype_name(info.dtype),
-             shape_text(info.shape));
-  const uint64_t row_bytes = info.bytes() / static_cast<uint64_t>(rows);
-  multiple = std::min(multiple, rows);
-  const uint64_t block_bytes = row_bytes * static_cast<uint64_t>(multiple);
-  const auto most_blocks = static_cast<uint64_t>((rows + multiple - 1) / multiple);
-  const uint64_t blocks = std::clamp<uint64_t>(target_bytes / block_bytes, 1, most_blocks);
-  const int64_t band_rows = std::min(rows, static_cast<int64_t>(blocks) * multiple);
-
-  std::vector<std::byte> buffer(static_cast<uint64_t>(band_rows) * row_bytes);
-  for (int64_t first = 0; first < rows; first += band_rows) {
-    const int64_t count = std::min(band_rows, rows - first);
-    const uint64_t offset = static_cast<uint64_t>(first) * row_bytes;
-    const std::span<std::byte> bytes(buffer.data(), static_cast<uint64_t>(count) * row_bytes);
-    checkpoint.read(tensor, offset, bytes);
-    body({first, count, offset, bytes});
-  }
-}
-
 CheckpointLayout Checkpoint::layout() const {
   CheckpointLayout result;
   for (size_t i = 0; i < shard_count(); ++i) {

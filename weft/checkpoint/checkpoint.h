@@ -101,7 +101,8 @@ struct Band {
 
 // Reads a tensor of two or more dimensions in bands of rows and hands them to `body`, which may
 // change the bytes. Every band but the last has a multiple of `multiple` rows; a band is about
-// `target_bytes`, or `multiple` rows if those are more. Memory: one band.
+// `target_bytes`, or `multiple` rows if those are more. Memory: one band. Weights that may be
+// stored transposed are read as stored_weight.h does.
 void for_each_band(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t multiple,
                    const std::function<void(const Band&)>& body,
                    uint64_t target_bytes = uint64_t{32} << 20);

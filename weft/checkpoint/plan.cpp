@@ -14,6 +14,12 @@ Promise parse_promise(const Json& entry, const std::string& what) {
     Promise promise{Pattern::parse(text_member_of(entry, "pattern", what)),
                     parse_axis(text_member_of(entry, "axis", what))};
     if (entry.contains("row_order")) promise.row_order = text_member_of(entry, "row_order", what);
+    if (entry.contains("transposed")) {
+      WEFT_CHECK(entry.at("transposed").is_boolean(),
+                 "'transposed' is {}: accepted is true or false",
+                 printable(entry.at("transposed").dump(), 40));
+      promise.transposed = entry.at("transposed").get<bool>();
+    }
     return promise;
   } catch (const Error& error) {
     const std::string message = error.what();
@@ -46,11 +52,20 @@ SparsityPlan SparsityPlan::from_metadata(const Metadata& metadata, const std::st
   return plan;
 }
 
+void SparsityPlan::require_outs_first(const std::string& file) const {
+  for (const auto& [name, promise] : tensors) {
+    WEFT_CHECK(!promise.transposed,
+               "{}: tensor '{}' is stored [ins, outs] ({}): accepted is [outs, ins]", file,
+               printable(name), kKey);
+  }
+}
+
 void SparsityPlan::store_in(Metadata& metadata) const {
   Json entries = Json::object();
   for (const auto& [name, promise] : tensors) {
     Json entry{{"axis", axis_name(promise.axis)}, {"pattern", promise.pattern.str()}};
     if (!promise.row_order.empty()) entry["row_order"] = promise.row_order;
+    if (promise.transposed) entry["transposed"] = true;
     entries.append(name, std::move(entry));
   }
   store_tensor_entries(entries, kKey, metadata);

@@ -4,8 +4,9 @@
 //
 //   {"version": 1, "tensors": {"fc1.weight": {"pattern": "2:4", "axis": "both"}}}
 //
-// and "row_order": "fc1.row_order" where rows share by an order of their own (row_order_tensor.h),
-// so that a later reader knows what the file promises. docs/format.md describes it.
+// with "row_order": "fc1.row_order" where rows share by an order of their own (row_order_tensor.h),
+// and "transposed": true where the tensor is stored [ins, outs] (stored_weight.h), so that a later
+// reader knows what the file promises. docs/format.md describes it.
 #pragma once
 
 #include <map>
@@ -26,6 +27,7 @@ struct Promise {
   Pattern pattern;
   Axis axis;
   std::string row_order = {};  // the tensor that says which rows share (row_order_tensor.h), if any
+  bool transposed = false;     // stored [ins, outs]; the axis is that of the weight all the same
 
   // What rows obey as they lie: those that share by an order do not lie so, each is for itself.
   Pattern as_rows_lie() const {
@@ -38,6 +40,9 @@ struct SparsityPlan {
 
   // Throws Error that begins with `file` if the entry is there but not a plan that we know.
   static SparsityPlan from_metadata(const Metadata& metadata, const std::string& file);
+  // Throws Error that begins with `file` and names a tensor that is stored [ins, outs]: networks of
+  // weft's own have none.
+  void require_outs_first(const std::string& file) const;
   // Replaces the entry; removes it if the plan is empty.
   void store_in(Metadata& metadata) const;
 };

@@ -1,9 +1,14 @@
-// Which tensors of a checkpoint are weights to be made sparse, and why the others are not.
+// Which tensors of a checkpoint are weights to be made sparse, and why the others are not; and
+// which of them are stored [ins, outs].
 //
-// Without patterns: floating-point tensors of two or four dimensions, also empty ones, whose name
-// ends in `weight`, embeddings and normalisation layers aside. `include` selects by name instead of
-// these two rules about names; `exclude` takes out of either. Both are regular expressions (RE2:
-// linear time on any input), found anywhere in the name.
+// Without `include`: floating-point tensors of two or four dimensions, also empty ones, whose name
+// ends in `weight`, and that are neither embeddings, normalisation layers, heads, routers nor
+// position biases (architecture.h). `include` selects by name instead of these rules about names;
+// `exclude` takes out of either. Stored [ins, outs] is what `transposed` matches, what the
+// weft.plan of the file says is, and what is known of the architecture. All are regular expressions
+// (RE2: linear time on any input), found anywhere in the name.
+//
+// Every command asks here, so that all of them agree.
 #pragma once
 
 #include <memory>
@@ -11,26 +16,51 @@
 #include <string>
 #include <vector>
 
-#include "weft/checkpoint/header.h"
+#include "weft/checkpoint/architecture.h"
+#include "weft/checkpoint/plan.h"
+#include "weft/checkpoint/stored_weight.h"
 
 namespace weft {
 
+struct NameExpressions {
+  std::string include, exclude;         // empty: none
+  std::vector<std::string> transposed;  // any of them
+  // Heads count as weights: for those who know the ends of their network otherwise.
+  bool with_heads = false;
+};
+
 class Selection {
  public:
-  // Empty text: no such expression. Throws Error that names a wrong expression.
+  // Names alone. Throws Error that names a wrong expression.
   Selection(const std::string& include, const std::string& exclude);
+  // For the tensors of a checkpoint, as they were before they were packed. Also throws Error if one
+  // of `transposed` matches no tensor.
+  Selection(const NameExpressions& names, const Checkpoint& checkpoint,
+            const std::vector<TensorInfo>& tensors);
+  Selection(const NameExpressions& names, const Checkpoint& checkpoint);
   ~Selection();
   Selection(Selection&&) noexcept;
 
-  // nullopt: selected. Otherwise the reason, fit to follow "skipped: ".
-  std::optional<std::string> reason_to_skip(const TensorInfo& tensor) const;
-
+  // nullopt: selected.
+  std::optional<LeftAlone> left_alone(const TensorInfo& tensor) const;
   // Only what `include` and `exclude` say of a name: for tensors chosen by a weft.plan.
-  std::optional<std::string> reason_to_skip_name(const std::string& name) const;
+  std::optional<LeftAlone> left_alone_by_name(const std::string& name) const;
+
+  // Whether a tensor that is to be made sparse is stored [ins, outs].
+  bool is_transposed(const TensorInfo& tensor) const;
+  // What a promise of the file says of it, unless `transposed` matches.
+  bool is_transposed(const TensorInfo& tensor, const Promise& promise) const;
+  StoredWeight weight(const ShardedTensor& tensor) const;
+
+  // What a user should know: a config.json that cannot be read. Empty: nothing.
+  std::string note() const;
 
  private:
   struct Expressions;
   std::unique_ptr<Expressions> expressions_;
 };
+
+// Fit to follow "skipped: ".
+std::string reason_text(LeftAlone reason, const TensorInfo& tensor);
 
 }  // namespace weft

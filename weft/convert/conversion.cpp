@@ -44,8 +44,9 @@ void finish_counts(const LayerToConvert& layer, LayerOutcome& outcome) {
 
 LayerOutcome outcome_of(const LayerToConvert& layer) {
   LayerOutcome outcome;
-  outcome.name = layer.weight.info.name;
-  outcome.shape = layer.weight.info.shape;
+  outcome.name = layer.weight.tensor.info.name;
+  outcome.shape = layer.weight.tensor.info.shape;
+  outcome.transposed = layer.weight.transposed;
   outcome.pattern = layer.pattern;
   outcome.why = layer.why;
   return outcome;
@@ -118,7 +119,7 @@ ConvertedLayer naming_layer(const Checkpoint& checkpoint, const LayerToConvert& 
     } catch (const UnusableWeightError&) {
       throw;
     } catch (const Error& error) {
-      throw Error(fmt::format("{}: {}", place_of(checkpoint, layer.weight), error.what()));
+      throw Error(fmt::format("{}: {}", place_of(checkpoint, layer.weight.tensor), error.what()));
     }
   });
   return converted;
@@ -140,7 +141,7 @@ Conversion::Conversion(const Checkpoint& checkpoint, const Selection& selection,
                   samples_needed(options.method, layer.shape, layer.pattern));
   }
   for (LayerToConvert& layer : layers_) {
-    written_with_layers_.insert(layer.weight.info.name);
+    written_with_layers_.insert(layer.weight.tensor.info.name);
     // Two layers cannot have the same bias, or the same normalisation behind them: names deceive.
     const auto taken = [&](const ShardedTensor& part) {
       return !written_with_layers_.insert(part.info.name).second;
@@ -156,7 +157,10 @@ Conversion::Conversion(const Checkpoint& checkpoint, const Selection& selection,
 
 void Conversion::select(const Selection& selection) {
   for (const ShardedTensor& tensor : checkpoint_.tensors()) {
-    auto reason = selection.reason_to_skip(tensor.info);
+    std::optional<std::string> reason;
+    if (const auto found = selection.left_alone(tensor.info)) {
+      reason = reason_text(*found, tensor.info);
+    }
     if (const auto left = options_.leave.find(tensor.info.name); left != options_.leave.end()) {
       reason = left->second;
     }
@@ -165,9 +169,9 @@ void Conversion::select(const Selection& selection) {
       continue;
     }
     LayerToConvert layer;
-    layer.weight = tensor;
+    layer.weight = selection.weight(tensor);
     layer.layer = calibration_name(tensor.info.name);
-    layer.shape = WeightShape::of(tensor.info.shape);
+    layer.shape = layer.weight.shape();
     if (layer.shape.outs == 0 || layer.shape.cols() == 0) {
       left_out_.push_back({tensor.info.name, "has no weights"});
       continue;
@@ -192,7 +196,7 @@ void Conversion::choose_patterns(const std::function<void(uint64_t)>& progress) 
   options_.density ? choose_by_density(progress) : choose_by_zeros(progress);
   std::erase_if(layers_, [&](const LayerToConvert& layer) {
     if (layer.pattern.keep() < layer.pattern.group()) return false;
-    left_out_.push_back({layer.weight.info.name, "stays dense: " + layer.why});
+    left_out_.push_back({layer.weight.tensor.info.name, "stays dense: " + layer.why});
     return true;
   });
 }
@@ -203,7 +207,7 @@ void Conversion::choose_by_zeros(const std::function<void(uint64_t)>& progress) 
     double zeros = 0.0;
     for_each_band(checkpoint_, layer.weight, 1, [&](const Band& band) {
       const Mask nonzero =
-          nonzero_mask(layer.weight.info.dtype, band.bytes, band.rows, layer.shape.cols());
+          nonzero_mask(layer.weight.tensor.info.dtype, band.bytes, band.rows, layer.shape.cols());
       zeros += static_cast<double>(band.rows * layer.shape.cols() - nonzero.count());
       if (progress) progress(band.bytes.size());
     });
@@ -224,7 +228,7 @@ void Conversion::choose_by_density(const std::function<void(uint64_t)>& progress
   for (const LayerToConvert& layer : layers_) {
     if (inputs_ != nullptr) inputs_->check(layer.layer, layer.shape, 1);
     costs.push_back(keep_costs(layer));
-    if (progress) progress(layer.weight.info.bytes());
+    if (progress) progress(layer.weight.tensor.info.bytes());
   }
   const std::vector<int> keeps = keeps_for_density(costs, *options_.density);
   for (size_t i = 0; i < layers_.size(); ++i) {
@@ -282,8 +286,9 @@ SparsityPlan Conversion::promises() const {
   SparsityPlan plan = checkpoint_.plan();
   for (const LayerToConvert& layer : layers_) {
     plan.tensors.insert_or_assign(
-        layer.weight.info.name,
-        Promise{layer.pattern, options_.transposable ? Axis::kBoth : Axis::kIn});
+        layer.weight.tensor.info.name,
+        Promise{layer.pattern, options_.transposable ? Axis::kBoth : Axis::kIn, "",
+                layer.weight.transposed});
   }
   return plan;
 }
@@ -311,7 +316,7 @@ void Conversion::write(const LayerToConvert& layer, const LayerOutcome& outcome,
 // By magnitude alone, bands of rows are independent.
 LayerOutcome Conversion::stream(const LayerToConvert& layer, CheckpointWriter* writer) const {
   LayerOutcome outcome = outcome_of(layer);
-  const Dtype dtype = layer.weight.info.dtype;
+  const Dtype dtype = layer.weight.tensor.info.dtype;
   for_each_band(checkpoint_, layer.weight, layer.pattern.block(), [&](const Band& band) {
     const Mask nonzero = nonzero_mask(dtype, band.bytes, band.rows, layer.shape.cols());
     count_input(nonzero, layer, band.first_row, outcome);
@@ -329,7 +334,7 @@ LayerOutcome Conversion::stream(const LayerToConvert& layer, CheckpointWriter* w
     });
     if (writer == nullptr) return;
     zero_outside(mask, dtype, band.bytes);
-    writer->write(layer.weight, band.offset, band.bytes);
+    write_band(*writer, layer.weight, band);
   });
   return outcome;
 }
@@ -355,7 +360,7 @@ LayerOutcome Conversion::solve(const LayerToConvert& layer) const {
   problem.row_scale = taker.row_scale;
   problem.damping = options_.damping;
   problem.least_squares = options_.least_squares;
-  problem.dtype = layer.weight.info.dtype;
+  problem.dtype = layer.weight.tensor.info.dtype;
   ConvertedLayer converted = naming_layer(checkpoint_, layer, problem);
   outcome.error_before = converted.error_before;
   outcome.error_after = converted.error_after;
@@ -369,7 +374,8 @@ LayerOutcome Conversion::solve(const LayerToConvert& layer) const {
   if (taker.tensor) {
     outcome.changed.emplace_back(*taker.tensor, taker.moved_by(converted.bias_change));
   }
-  outcome.changed.emplace_back(layer.weight, std::move(converted.weights));
+  outcome.changed.emplace_back(layer.weight.tensor,
+                               as_stored(layer.weight, std::move(converted.weights)));
   return outcome;
 }
 

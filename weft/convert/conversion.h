@@ -10,6 +10,8 @@
 // for under the names that people use and believed only if its statistics are those of what the
 // layer puts out (norm_behind.h).
 //
+// A weight that is stored [ins, outs] is converted as [outs, ins] and written as it was stored.
+//
 // Memory: one layer, in double (about seven times its weights), and three of its Gram matrices;
 // without inputs, `magnitude` streams.
 #pragma once
@@ -46,7 +48,7 @@ struct ConversionOptions {
 };
 
 struct LayerToConvert {
-  ShardedTensor weight;
+  StoredWeight weight;
   std::string layer;  // "blocks.0.fc1"
   WeightShape shape;
   Pattern pattern{2, 4};
@@ -62,8 +64,9 @@ struct LayerLeftOut {
 };
 
 struct LayerOutcome {
-  std::string name;  // of the tensor
-  std::vector<int64_t> shape;
+  std::string name;            // of the tensor
+  std::vector<int64_t> shape;  // as it is stored
+  bool transposed = false;
   Pattern pattern{2, 4};
   std::string why;
   std::optional<double> error_before, error_after;  // see ConvertedLayer
@@ -73,8 +76,8 @@ struct LayerOutcome {
   double expected_violations = 0.0;  // share of groups, by the binomial rule
   std::optional<LeastSquaresReport> solver;
   std::vector<std::string> notes;  // what a user should know
-  // New values, all at once: weights, and what took the change of the mean. Empty where the layer
-  // was streamed.
+  // New values, all at once, in the order of the file: weights, and what took the change of the
+  // mean. Empty where the layer was streamed.
   std::vector<std::pair<ShardedTensor, std::vector<double>>> changed;
   double seconds = 0.0;
 };

@@ -21,7 +21,7 @@ struct DeltaParts {
 };
 
 struct LoraName {
-  std::string layer;
+  std::string layer;  // with PEFT's prefix, if it has it
   const ShardedTensor* DeltaParts::*part;
 };
 
@@ -39,17 +39,35 @@ std::optional<LoraName> parse_lora_name(std::string_view name) {
 
 using TensorsByName = std::map<std::string_view, const ShardedTensor*>;
 
-// The tensor that a LoRA factor changes: its name with PEFT's prefix, if there is such a tensor,
-// or without.
+std::string without_peft_prefix(const std::string& name) {
+  return name.starts_with(kPeftPrefix) ? name.substr(kPeftPrefix.size()) : name;
+}
+
+// The tensor that a LoRA factor changes: its name with PEFT's prefix, if there is such a tensor, or
+// without; or without the name of the model that its class has and files of the plain model lack.
 std::string lora_target(const TensorsByName& base, const std::string& layer) {
-  const std::string target = layer + ".weight";
-  if (base.contains(target) || !target.starts_with(kPeftPrefix)) return target;
-  return target.substr(kPeftPrefix.size());
+  const std::string whole = layer + ".weight", target = without_peft_prefix(whole);
+  if (base.contains(whole)) return whole;
+  if (base.contains(target) || target == whole) return target;
+  const std::string plain = target.substr(target.find('.') + 1);
+  return base.contains(plain) ? plain : target;
+}
+
+// [rows, cols] -> [cols, rows]
+std::vector<double> turned_over(const std::vector<double>& from, int64_t rows, int64_t cols) {
+  std::vector<double> to(from.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      to[static_cast<size_t>(c * rows + r)] = from[static_cast<size_t>(r * cols + c)];
+    }
+  }
+  return to;
 }
 
 class DeltaMatcher {
  public:
-  DeltaMatcher(const Checkpoint& base, const Checkpoint& deltas) : base_(base), deltas_(deltas) {
+  DeltaMatcher(const Checkpoint& base, const Checkpoint& deltas, const DeltaRules& rules)
+      : base_(base), deltas_(deltas), rules_(rules) {
     for (const ShardedTensor& tensor : base.tensors()) by_name_[tensor.info.name] = &tensor;
   }
 
@@ -63,8 +81,12 @@ class DeltaMatcher {
  private:
   void add(const ShardedTensor& tensor) {
     const std::string& name = tensor.info.name;
-    if (by_name_.contains(name)) return put(name, &DeltaParts::full, tensor);
     const auto lora = parse_lora_name(name);
+    WEFT_CHECK(lora || !rules_.peft,
+               "{}: is not a LoRA factor, and {} has bias \"{}\": whole weights beside LoRA pairs "
+               "are not merged",
+               place_of(deltas_, tensor), rules_.peft->name(), printable(rules_.peft->bias()));
+    if (by_name_.contains(name)) return put(name, &DeltaParts::full, tensor);
     WEFT_CHECK(lora || !name.starts_with(kPeftPrefix),
                "{}: is not a LoRA factor, and PEFT stores whole weights under this prefix, not "
                "deltas: accepted is the difference from the base, under the name it has there",
@@ -114,17 +136,43 @@ class DeltaMatcher {
                "{}: changes '{}' of shape {}: LoRA is for 2 or 4 "
                "dimensions",
                place_of(deltas_, a), printable(target.info.name), shape_text(dims));
-    const WeightShape shape = shape_of(target);
     const int64_t rank = a.info.shape.empty() ? 0 : a.info.shape[0];
     WEFT_CHECK(rank >= 1, "{}: shape {}: a LoRA factor has a rank of 1 or more",
                place_of(deltas_, a), shape_text(a.info.shape));
-    std::vector<int64_t> unfolded = dims;
+    const StoredWeight weight{target, is_stored_ins_first(target, a, b)};
+    const WeightShape shape = shape_of(weight);
+    std::vector<int64_t> unfolded = weight.dims();
     unfolded[0] = rank;
     require_shape(target, a, {rank, shape.cols()}, unfolded);
     require_shape(target, b, {shape.outs, rank},
                   dims.size() == 4 ? std::vector<int64_t>{shape.outs, rank, 1, 1}
                                    : std::vector<int64_t>{shape.outs, rank});
-    return {std::nullopt, Delta::Lora{a, b, rank}};
+    return {std::nullopt, Delta::Lora{a, b, rank, scale_of(a, rank), weight.transposed}};
+  }
+
+  double scale_of(const ShardedTensor& a, int64_t rank) const {
+    if (rules_.scale) return *rules_.scale;
+    if (!rules_.peft) return 1;
+    return rules_.peft->scale_of(without_peft_prefix(parse_lora_name(a.info.name)->layer), rank);
+  }
+
+  // What is known of the base counts, and the adapter's word. That is one for all of its layers,
+  // and wrong for those of another class: PEFT does not believe it of a Linear, nor does weft where
+  // the shape is that of one.
+  bool is_stored_ins_first(const ShardedTensor& target, const ShardedTensor& a,
+                           const ShardedTensor& b) const {
+    const std::vector<int64_t>& dims = target.info.shape;
+    const bool known = rules_.is_transposed && rules_.is_transposed(target.info);
+    WEFT_CHECK(
+        !known || dims.size() == 2,
+        "{}: changes '{}', which is stored [ins, outs, kh, kw]: LoRA of such convolutions is "
+        "not merged",
+        place_of(deltas_, a), printable(target.info.name));
+    if (known || !rules_.peft || !rules_.peft->fan_in_fan_out()) return known;
+    const bool fits_linear =
+        dims.size() != 2 || (a.info.shape.size() == 2 && b.info.shape.size() == 2 &&
+                             b.info.shape[0] == dims[0] && a.info.shape[1] == dims[1]);
+    return dims.size() == 2 && (!fits_linear || dims[0] == dims[1]);
   }
 
   void require_shape(const ShardedTensor& target, const ShardedTensor& factor,
@@ -137,41 +185,53 @@ class DeltaMatcher {
                     shape_text(flat), flat == unfolded ? "" : " or " + shape_text(unfolded)));
   }
 
-  WeightShape shape_of(const ShardedTensor& target) const {
+  WeightShape shape_of(const StoredWeight& target) const {
     try {
-      return WeightShape::of(target.info.shape);
+      return target.shape();
     } catch (const Error& error) {
-      throw Error(fmt::format("{}: {}", place_of(base_, target), error.what()));
+      throw Error(fmt::format("{}: {}", place_of(base_, target.tensor), error.what()));
     }
   }
 
   const Checkpoint& base_;
   const Checkpoint& deltas_;
+  const DeltaRules& rules_;
   TensorsByName by_name_;                    // of the base
   std::map<std::string, DeltaParts> parts_;  // by the name in the base
 };
 
 }  // namespace
 
-std::map<std::string, Delta> match_deltas(const Checkpoint& base, const Checkpoint& deltas) {
-  return DeltaMatcher(base, deltas).match();
+std::map<std::string, Delta> match_deltas(const Checkpoint& base, const Checkpoint& deltas,
+                                          const DeltaRules& rules) {
+  return DeltaMatcher(base, deltas, rules).match();
 }
 
-DeltaRows::DeltaRows(const Checkpoint& deltas, const Delta& delta, double scale)
-    : deltas_(deltas), delta_(delta), scale_(scale) {
+DeltaRows::DeltaRows(const Checkpoint& deltas, const Delta& delta, bool transposed)
+    : deltas_(deltas), delta_(delta), transposed_(transposed) {
   WEFT_CHECK(delta.full.has_value() != delta.lora.has_value(),
              "a delta is either full or a LoRA pair");
   if (!delta_.lora) return;
-  const TensorInfo& a = delta_.lora->a.info;
-  cols_ = a.elements() / delta_.lora->rank;
-  a_ = read_finite_elements(deltas_, delta_.lora->a, 0, a.elements());
+  const Delta::Lora& lora = *delta_.lora;
+  const int64_t ins = lora.a.info.elements() / lora.rank, outs = lora.b.info.elements() / lora.rank;
+  swapped_ = lora.transposed != transposed;
+  cols_ = swapped_ ? outs : ins;
+  right_ = read_finite_elements(deltas_, lora.a, 0, lora.a.info.elements());
+  if (!swapped_) return;
+  left_ = turned_over(right_, lora.rank, ins);
+  right_ = turned_over(read_finite_elements(deltas_, lora.b, 0, lora.b.info.elements()), outs,
+                       lora.rank);
 }
 
 std::vector<double> DeltaRows::read(int64_t first_row, int64_t rows) const {
   if (delta_.lora) {
-    const int64_t rank = delta_.lora->rank;
-    return product(read_finite_elements(deltas_, delta_.lora->b, first_row * rank, rows * rank),
-                   rows);
+    const int64_t rank = delta_.lora->rank, first = first_row * rank, count = rows * rank;
+    if (!swapped_)
+      return product(read_finite_elements(deltas_, delta_.lora->b, first, count), rows);
+    return product({left_.begin() + first, left_.begin() + first + count}, rows);
+  }
+  if (transposed_) {
+    return read_finite_outs(deltas_, StoredWeight{*delta_.full, true}, first_row, rows);
   }
   const TensorInfo& info = delta_.full->info;
   const int64_t all_rows = info.shape.empty() ? 1 : info.shape[0];
@@ -179,9 +239,9 @@ std::vector<double> DeltaRows::read(int64_t first_row, int64_t rows) const {
   return read_finite_elements(deltas_, *delta_.full, first_row * length, rows * length);
 }
 
-// b: [rows, rank]. Every element is one sum over the rank in its order, whatever the threads. A
-// tile of A is used for several rows while it lies in the cache.
-std::vector<double> DeltaRows::product(const std::vector<double>& b, int64_t rows) const {
+// Every element is one sum over the rank in its order, whatever the threads. A tile of the right
+// factor is used for several rows while it lies in the cache.
+std::vector<double> DeltaRows::product(const std::vector<double>& left, int64_t rows) const {
   constexpr int64_t kRows = 16, kCols = 256;
   const int64_t rank = delta_.lora->rank;
   std::vector<double> d(static_cast<size_t>(rows * cols_));
@@ -192,11 +252,11 @@ std::vector<double> DeltaRows::product(const std::vector<double>& b, int64_t row
       for (int64_t r = item * kRows; r < end; ++r) {
         double* to = d.data() + r * cols_ + c;
         for (int64_t k = 0; k < rank; ++k) {
-          const double factor = b[static_cast<size_t>(r * rank + k)];
-          const double* from = a_.data() + k * cols_ + c;
+          const double factor = left[static_cast<size_t>(r * rank + k)];
+          const double* from = right_.data() + k * cols_ + c;
           for (int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
         }
-        for (int64_t i = 0; i < count; ++i) to[i] *= scale_;
+        for (int64_t i = 0; i < count; ++i) to[i] *= delta_.lora->scale;
       }
     }
   });

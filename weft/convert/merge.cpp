@@ -119,7 +119,7 @@ Mask mask_within(const Mask& nonzero, std::vector<double> sum, const WeightShape
 class BandMerger {
  public:
   explicit BandMerger(const MergeTask& task)
-      : task_(task), rows_(task.deltas, task.delta, task.scale) {}
+      : task_(task), weight_(task.weight()), rows_(task.deltas, task.delta, weight_.transposed) {}
 
   // Changes the bytes of the band from W to W'.
   void merge(const Band& band) {
@@ -136,7 +136,7 @@ class BandMerger {
  private:
   BandSum add(const Band& band) const {
     BandSum values{rows_.read(band.first_row, band.rows),
-                   finite_elements(task_.base, task_.tensor, band.offset, band.bytes)};
+                   finite_elements(task_.base, weight_, first_element(band), band.bytes)};
     WEFT_CHECK(values.delta.size() == values.sum.size(), "{}: a delta of {} elements for {}",
                place_of(task_.base, task_.tensor), values.delta.size(), values.sum.size());
     for_each_piece(static_cast<int64_t>(values.sum.size()), [&](int64_t first, int64_t count) {
@@ -155,7 +155,7 @@ class BandMerger {
   void restore(const Band& band, BandSum& values) {
     const Promise& promise = *task_.promise;
     const TensorInfo& info = task_.tensor.info;
-    WeightShape shape = WeightShape::of(info.shape);
+    WeightShape shape = weight_.shape();
     shape.outs = band.rows;
     const auto nonzero = [&] {
       return nonzero_mask(info.dtype, band.bytes, shape.outs, shape.cols());
@@ -205,15 +205,19 @@ class BandMerger {
 
   [[noreturn]] void refuse(const Band& band, int64_t element, double sum) const {
     const TensorInfo& info = task_.tensor.info;
-    const auto size = static_cast<uint64_t>(dtype_bits(info.dtype) / 8);
-    const int64_t first = static_cast<int64_t>(band.offset / size);
-    throw Error(fmt::format("{}: element {} becomes {} with its delta: accepted is what {} holds{}",
-                            place_of(task_.base, task_.tensor),
-                            index_text(info.shape, first + element), sum, dtype_name(info.dtype),
-                            info.dtype == Dtype::kF64 ? ", at most 2^400" : ""));
+    throw Error(fmt::format(
+        "{}: element {} becomes {} with its delta: accepted is what {} holds{}",
+        place_of(task_.base, task_.tensor), index_text(weight_, first_element(band) + element), sum,
+        dtype_name(info.dtype), info.dtype == Dtype::kF64 ? ", at most 2^400" : ""));
+  }
+
+  // Of [outs, ins].
+  int64_t first_element(const Band& band) const {
+    return static_cast<int64_t>(band.offset) / (dtype_bits(task_.tensor.info.dtype) / 8);
   }
 
   const MergeTask& task_;
+  StoredWeight weight_;
   DeltaRows rows_;
   MergeFigures figures_;
 };
@@ -235,11 +239,11 @@ MergeFigures merge_tensor(const MergeTask& task, const std::function<void(const 
              "{}: {} of shape {} cannot be merged{}", place_of(task.base, task.tensor),
              dtype_name(info.dtype), shape_text(info.shape), task.promise ? " to a pattern" : "");
   const auto begun = std::chrono::steady_clock::now();
-  ShardedTensor tensor = task.tensor;
-  if (tensor.info.shape.empty()) tensor.info.shape = {1};  // a scalar is one row
+  StoredWeight weight = task.weight();
+  if (info.shape.empty()) weight.tensor.info.shape = {1};  // a scalar is one row
   BandMerger merger(task);
   for_each_band(
-      task.base, tensor, task.promise ? task.promise->pattern.block() : 1,
+      task.base, weight, task.promise ? task.promise->pattern.block() : 1,
       [&](const Band& band) {
         merger.merge(band);
         write(band);

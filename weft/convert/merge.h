@@ -14,7 +14,7 @@
 #include <functional>
 #include <optional>
 
-#include "weft/checkpoint/checkpoint.h"
+#include "weft/checkpoint/stored_weight.h"
 #include "weft/convert/delta.h"
 #include "weft/mask/retained.h"
 
@@ -29,7 +29,9 @@ struct MergeTask {
   const Delta& delta;
   std::optional<Promise> promise;  // the pattern to restore; nullopt: the delta is merely added
   MergeMask mask = MergeMask::kBase;
-  double scale = 1;  // of LoRA pairs
+
+  // Bands are of [outs, ins] where the promise is of a weight that is stored otherwise.
+  StoredWeight weight() const { return {tensor, promise && promise->transposed}; }
 };
 
 struct MergeFigures {
@@ -43,8 +45,9 @@ struct MergeFigures {
   MergeFigures& operator+=(const MergeFigures& other);
 };
 
-// Hands out W' in bands of rows, as for_each_band does. Throws Error that names file, tensor and
-// index of an element that is not finite, or of a sum that the type of W does not hold.
+// Hands out W' in bands of rows of task.weight(), as for_each_band does; write_band
+// (stored_weight.h) knows where they belong. Throws Error that names file, tensor and index of an
+// element that is not finite, or of a sum that the type of W does not hold.
 MergeFigures merge_tensor(const MergeTask& task, const std::function<void(const Band&)>& write);
 
 }  // namespace weft

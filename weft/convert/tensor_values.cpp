@@ -21,6 +21,10 @@ std::vector<double> read_values(const Checkpoint& checkpoint, const ShardedTenso
   return read_finite_elements(checkpoint, tensor, 0, tensor.info.elements());
 }
 
+std::vector<double> read_values(const Checkpoint& checkpoint, const StoredWeight& weight) {
+  return read_finite_outs(checkpoint, weight, 0, weight.dims().front());
+}
+
 void write_values(CheckpointWriter& writer, const ShardedTensor& tensor,
                   const std::vector<double>& values) {
   std::vector<std::byte> bytes(tensor.info.bytes());
@@ -34,17 +38,17 @@ void write_values(CheckpointWriter& writer, const ShardedTensor& tensor,
   writer.write(tensor, 0, bytes);
 }
 
-void naming_weights(const Checkpoint& checkpoint, const ShardedTensor& tensor, int64_t first_row,
+void naming_weights(const Checkpoint& checkpoint, const StoredWeight& weight, int64_t first_row,
                     const std::function<void()>& body) {
   try {
     body();
   } catch (const UnusableWeightError& error) {
-    const std::vector<int64_t> index = WeightShape::index_of(
-        tensor.info.shape, first_row + error.weight().row, error.weight().col);
-    throw Error(fmt::format("{}: tensor '{}': weight {} is {}: masks need finite weights{}",
-                            checkpoint.file_of(tensor), printable(tensor.info.name),
-                            shape_text(index), error.weight().value,
-                            tensor.info.dtype == Dtype::kF64 ? " of at most 2^900" : ""));
+    const std::vector<int64_t> index =
+        weight.index_of(first_row + error.weight().row, error.weight().col);
+    throw Error(fmt::format("{}: weight {} is {}: masks need finite weights{}",
+                            place_of(checkpoint, weight.tensor), shape_text(index),
+                            error.weight().value,
+                            weight.tensor.info.dtype == Dtype::kF64 ? " of at most 2^900" : ""));
   }
 }
 

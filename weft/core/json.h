@@ -65,6 +65,7 @@ class Json {
   bool is_null() const { return kind_ == Kind::kNull; }
   bool is_number() const { return is_whole() || kind_ == Kind::kReal; }
   bool is_number_unsigned() const { return kind_ == Kind::kUnsigned; }
+  bool is_boolean() const { return kind_ == Kind::kBool; }
   bool is_string() const { return kind_ == Kind::kText; }
   bool is_array() const { return kind_ == Kind::kList; }
   bool is_object() const { return kind_ == Kind::kObject; }

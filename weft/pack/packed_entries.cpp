@@ -28,20 +28,31 @@ PackedEntry parse_entry(const Json& entry, const std::string& what) {
   const Json& bits = member_of(entry, "index_bits", what);
   WEFT_CHECK(bits == 1 || bits == 2 || bits == 4 || bits == 8,
              "{}: index_bits {}: accepted are 1, 2, 4 and 8", what, printable(bits.dump(), 40));
-  WEFT_CHECK(entry.size() == 4,
-             "{}: {} fields where pattern, dtype, shape and index_bits are known", what,
+  const bool has_transposed = entry.contains("transposed");
+  WEFT_CHECK(entry.size() == (has_transposed ? 5 : 4),
+             "{}: {} fields where pattern, dtype, shape, index_bits and transposed are known", what,
              entry.size());
+  WEFT_CHECK(!has_transposed || entry.at("transposed").is_boolean(),
+             "{}: 'transposed' is {}: accepted is true or false", what,
+             printable(entry.at("transposed").dump(), 40));
   const std::string pattern = text_member_of(entry, "pattern", what);
   const std::vector<int64_t> shape = shape_member(entry, what);
   try {
     WeightShape::of(shape);  // throws if it is none
-    return {Pattern::parse(pattern), *dtype, shape, bits.get<int>()};
+    return {Pattern::parse(pattern), *dtype, shape, bits.get<int>(),
+            has_transposed && entry.at("transposed").get<bool>()};
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}", what, error.what()));
   }
 }
 
 }  // namespace
+
+std::vector<int64_t> PackedEntry::dims() const {
+  std::vector<int64_t> dims = shape;
+  if (transposed) std::swap(dims.at(0), dims.at(1));
+  return dims;
+}
 
 PackedEntries packed_entries_from(const Metadata& metadata, const std::string& file) {
   PackedEntries entries;
@@ -60,10 +71,12 @@ PackedEntries packed_entries_from(const Metadata& metadata, const std::string& f
 void store_packed_entries(const PackedEntries& entries, Metadata& metadata) {
   Json tensors = Json::object();
   for (const auto& [name, entry] : entries) {
-    tensors.append(name, {{"dtype", dtype_name(entry.dtype)},
-                          {"index_bits", entry.index_bits},
-                          {"pattern", entry.pattern.str()},
-                          {"shape", entry.shape}});
+    Json fields{{"dtype", dtype_name(entry.dtype)},
+                {"index_bits", entry.index_bits},
+                {"pattern", entry.pattern.str()},
+                {"shape", entry.shape}};
+    if (entry.transposed) fields["transposed"] = true;
+    tensors.append(name, std::move(fields));
   }
   store_tensor_entries(tensors, kPackedKey, metadata);
 }

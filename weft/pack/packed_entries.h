@@ -3,7 +3,8 @@
 //   {"version": 1, "tensors": {"fc1.weight": {"pattern": "2:4", "dtype": "F32",
 //                                             "shape": [3072, 768], "index_bits": 2}}}
 //
-// dtype and shape are those of the weight before it was packed. docs/format.md describes the file.
+// dtype and shape are those of the weight before it was packed; with "transposed": true it was
+// stored [ins, outs], and is packed as [outs, ins]. docs/format.md describes the file.
 #pragma once
 
 #include <map>
@@ -20,6 +21,9 @@ struct PackedEntry {
   Dtype dtype;
   std::vector<int64_t> shape;
   int index_bits;
+  bool transposed = false;
+
+  std::vector<int64_t> dims() const;  // [outs, ins] or [outs, ins, kh, kw]
 };
 using PackedEntries = std::map<std::string, PackedEntry>;  // by the name of the weight
 

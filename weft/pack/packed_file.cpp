@@ -81,6 +81,11 @@ std::optional<Pattern> LogicalTensor::pattern() const {
   return std::nullopt;
 }
 
+bool LogicalTensor::transposed() const {
+  const auto* weft = std::get_if<Weft>(&source);
+  return weft != nullptr && weft->entry.transposed;
+}
+
 PackedFormat packed_format(const Checkpoint& checkpoint) {
   for (size_t i = 0; i < checkpoint.shard_count(); ++i) {
     if (checkpoint.shard(i).header().metadata.contains(kPackedKey)) return PackedFormat::kWeft;
@@ -119,7 +124,7 @@ void PackedCheckpoint::find_weft_tensors() {
       PackHeader header;
       TensorInfo info;
       try {
-        header = packed_header_of(entry.shape, entry.pattern, ValueType::kF32);
+        header = packed_header_of(entry.dims(), entry.pattern, ValueType::kF32);
         info = dense_info(name, entry.dtype, entry.shape);
       } catch (const Error& error) {
         throw Error(fmt::format("{}: {}", what, error.what()));
@@ -220,7 +225,7 @@ PackedMatrix PackedCheckpoint::matrix(const LogicalTensor& tensor) const {
   const Dtype stored = weft->values.info.dtype;
   const ValueType type = stored == Dtype::kBf16 ? ValueType::kBf16 : ValueType::kF32;
   PackedMatrix packed =
-      PackedMatrix::allocate(packed_header_of(tensor.info.shape, weft->entry.pattern, type), {});
+      PackedMatrix::allocate(packed_header_of(weft->entry.dims(), weft->entry.pattern, type), {});
   const PackSections parts = sections_of(packed.header());
   const std::span<std::byte> bytes = packed.mutable_bytes();
   checkpoint_.read(weft->indices, 0,
@@ -241,13 +246,18 @@ PackedMatrix PackedCheckpoint::matrix(const LogicalTensor& tensor) const {
   return packed;
 }
 
-void PackedCheckpoint::for_each_band(const LogicalTensor& tensor, int64_t multiple,
+void PackedCheckpoint::for_each_band(const LogicalTensor& tensor, bool transposed, int64_t multiple,
                                      const std::function<void(const Band&)>& body) const {
   if (const auto* plain = std::get_if<ShardedTensor>(&tensor.source)) {
-    weft::for_each_band(checkpoint_, *plain, multiple, body);
+    weft::for_each_band(checkpoint_, StoredWeight{*plain, transposed}, multiple, body);
   } else if (tensor.info.bytes() > 0) {
     std::vector<std::byte> bytes = dense(tensor);
-    body({0, tensor.info.shape[0], 0, bytes});
+    const std::vector<int64_t>& dims = tensor.info.shape;
+    if (transposed) {
+      const size_t unit = bytes.size() / static_cast<size_t>(dims[0] * dims[1]);
+      bytes = transposed_elements(bytes, dims[0], dims[1], unit);
+    }
+    body({0, dims[transposed ? 1 : 0], 0, bytes});
   }
 }
 
@@ -266,7 +276,8 @@ std::vector<std::byte> PackedCheckpoint::dense(const LogicalTensor& tensor) cons
       throw Error(fmt::format("{}: {}", name_of(tensor), error.what()));
     }
   }
-  const WeightShape shape = WeightShape::of(tensor.info.shape);
+  const PackedEntry& entry = std::get<LogicalTensor::Weft>(tensor.source).entry;
+  const WeightShape shape = WeightShape::of(entry.dims());
   std::vector<float> weights;
   {
     const PackedMatrix packed = matrix(tensor);
@@ -277,6 +288,10 @@ std::vector<std::byte> PackedCheckpoint::dense(const LogicalTensor& tensor) cons
   const auto inexact = narrow_exactly(weights, tensor.info.dtype, bytes);
   WEFT_CHECK(!inexact, "{}: value {} is not one of {}", name_of(tensor),
              weights[static_cast<size_t>(*inexact)], dtype_name(tensor.info.dtype));
+  if (entry.transposed && !bytes.empty()) {
+    const size_t unit = bytes.size() / static_cast<size_t>(shape.outs * shape.ins);
+    return transposed_elements(bytes, shape.outs, shape.ins, unit);
+  }
   return bytes;
 }
 

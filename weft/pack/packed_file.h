@@ -8,7 +8,8 @@
 // The two tensors of the weft format are the indices and values of a stream pack (packed_matrix.h)
 // of the [outs, taps * ins] weights in order of tap, groups beginning anew with every tap. Every
 // group is full: besides the non-zero weights of a group, zeros are kept until it has `keep`,
-// negative ones first, then from the left. So the sizes of all tensors are known before a weight is
+// negative ones first, then from the left. A weight that is stored [ins, outs] is packed as
+// [outs, ins], and its entry says so. So the sizes of all tensors are known before a weight is
 // read, and what is packed and unpacked again is what it was, bit for bit, but for negative zeros
 // that find no place: they come back as +0.
 //
@@ -17,7 +18,7 @@
 
 #include <variant>
 
-#include "weft/checkpoint/checkpoint.h"
+#include "weft/checkpoint/stored_weight.h"
 #include "weft/core/mask.h"
 #include "weft/pack/bitmask24.h"
 #include "weft/pack/packed_entries.h"
@@ -49,6 +50,7 @@ struct LogicalTensor {
 
   bool packed() const { return source.index() != 0; }
   std::optional<Pattern> pattern() const;  // of a packed one
+  bool transposed() const;                 // packed from a weight that is stored [ins, outs]
 };
 
 class PackedCheckpoint {
@@ -63,10 +65,11 @@ class PackedCheckpoint {
 
   // The bytes of a packed tensor before it was packed. Every index is checked.
   std::vector<std::byte> dense(const LogicalTensor& tensor) const;
-  // As weft::for_each_band, but a packed tensor comes whole, in one band.
-  void for_each_band(const LogicalTensor& tensor, int64_t multiple,
+  // As for_each_band of stored_weight.h, but a packed tensor comes whole, in one band.
+  void for_each_band(const LogicalTensor& tensor, bool transposed, int64_t multiple,
                      const std::function<void(const Band&)>& body) const;
-  // A tensor of the weft format in memory, for products: fp32, or bf16 if it is stored so.
+  // A tensor of the weft format in memory, for products, [outs, ins] whichever way the weight was
+  // stored: fp32, or bf16 if it is stored so.
   PackedMatrix matrix(const LogicalTensor& tensor) const;
 
   // The file that the tensor lies in, for messages.
@@ -89,13 +92,14 @@ class PackedCheckpoint {
 struct PackChoice {
   Pattern pattern;
   Dtype values = Dtype::kF32;  // weft format: the type of the stored values
+  bool transposed = false;     // the tensor is stored [ins, outs]
 };
 
 // The stored types that a tensor can have: its own, and F32; for F32 also BF16, rounded.
 bool can_store(Dtype weights, Dtype values);
 
 // Why a selected tensor cannot be packed in this format, or nothing.
-std::optional<std::string> packing_obstacle(const TensorInfo& tensor, PackedFormat format);
+std::optional<std::string> packing_obstacle(const StoredWeight& weight, PackedFormat format);
 
 // The layout of a checkpoint with these tensors packed. `pruned`: promises for tensors that are
 // made sparse on the way; without one for any of its tensors, a file keeps its weft.plan as it is.
@@ -116,16 +120,17 @@ struct MaskToPack {
   Mask mask;                       // [outs, cols()], in the order of the tensor
   int64_t negative_zeros_out = 0;  // outside the mask: they will come back as +0
 };
-// bytes: all elements of the tensor.
+// tensor: as it is stored; bytes: all its elements, [outs, ins] (read_weight).
 MaskToPack mask_to_pack(const TensorInfo& tensor, std::span<const std::byte> bytes,
-                        const Pattern& pattern);
+                        const Pattern& pattern, bool transposed = false);
 
 // The tensors that are stored for one, and their bytes.
 struct StoredPart {
   std::string name;
   std::vector<std::byte> bytes;
 };
-// mask: as mask_to_pack finds it, or any other that is full.
+// tensor: of a transposed weight with the shape [outs, ins] (StoredWeight::info). mask: as
+// mask_to_pack finds it, or any other that is full.
 std::vector<StoredPart> pack_tensor(const TensorInfo& tensor, std::span<const std::byte> bytes,
                                     const Mask& mask, const PackChoice& choice,
                                     PackedFormat format);

@@ -87,8 +87,12 @@ std::vector<std::byte> indices_of(const PackedMatrix& packed) {
 
 }  // namespace
 
-std::optional<std::string> packing_obstacle(const TensorInfo& tensor, PackedFormat format) {
-  if (format == PackedFormat::kBitmask24) return bitmask24_obstacle(tensor);
+std::optional<std::string> packing_obstacle(const StoredWeight& weight, PackedFormat format) {
+  const TensorInfo& tensor = weight.tensor.info;
+  if (format == PackedFormat::kBitmask24) {
+    if (weight.transposed) return "stored [ins, outs], which the format has no word for";
+    return bitmask24_obstacle(tensor);
+  }
   if (can_store(tensor.dtype, Dtype::kF32)) return std::nullopt;
   return fmt::format("dtype {}: packed are F32, F16 and BF16", dtype_name(tensor.dtype));
 }
@@ -123,12 +127,14 @@ CheckpointLayout packed_layout(const Checkpoint& checkpoint,
         shard.tensors.insert(shard.tensors.end(), {parts[0], parts[1]});
         last.push_back(parts[2]);
       } else {
+        PackedEntry entry{choice->second.pattern, tensor.dtype, tensor.shape, 0,
+                          choice->second.transposed};
         const PackHeader header =
-            packed_header_of(tensor.shape, choice->second.pattern, ValueType::kF32);
+            packed_header_of(entry.dims(), choice->second.pattern, ValueType::kF32);
+        entry.index_bits = header.index_bits;
         shard.tensors.push_back(values_info(tensor.name, header, choice->second.values));
         last.push_back(indices_info(tensor.name, header));
-        entries.emplace(tensor.name, PackedEntry{choice->second.pattern, tensor.dtype, tensor.shape,
-                                                 header.index_bits});
+        entries.emplace(tensor.name, std::move(entry));
       }
     }
     shard.tensors.insert(shard.tensors.end(), last.begin(), last.end());
@@ -144,19 +150,20 @@ CheckpointLayout packed_layout(const Checkpoint& checkpoint,
 }
 
 MaskToPack mask_to_pack(const TensorInfo& tensor, std::span<const std::byte> bytes,
-                        const Pattern& pattern) {
-  const WeightShape shape = WeightShape::of(tensor.shape);
-  const Mask nonzero = nonzero_mask(tensor.dtype, bytes, shape.outs, shape.cols());
+                        const Pattern& pattern, bool transposed) {
+  const StoredWeight weight{{tensor, 0}, transposed};
+  const WeightShape shape = weight.shape();
+  const Dtype dtype = weight.tensor.info.dtype;
+  const Mask nonzero = nonzero_mask(dtype, bytes, shape.outs, shape.cols());
   const GroupCount count = count_groups_in(nonzero, shape, pattern);
   if (count.first_violation) {
     const WeightPosition& at = *count.first_violation;
-    const auto index = WeightShape::index_of(tensor.shape, at.out, at.in * shape.taps + at.tap);
+    const auto index = weight.index_of(at.out, at.in * shape.taps + at.tap);
     throw NotSparseError(
         fmt::format("weight {} is one more than {} allows", shape_text(index), pattern.str()));
   }
   // As integers, negative zeros are not zero.
-  const Mask preferred =
-      nonzero_mask(integer_as_wide(tensor.dtype), bytes, shape.outs, shape.cols());
+  const Mask preferred = nonzero_mask(integer_as_wide(dtype), bytes, shape.outs, shape.cols());
   MaskToPack result;
   if (shape.taps == 1) {
     result.mask = filled(nonzero, preferred, pattern, shape.ins);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "weft/checkpoint/row_order_tensor.h"
+#include "weft/checkpoint/stored_weight.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/median.h"
 #include "weft/core/text.h"
@@ -317,10 +318,10 @@ std::string broken_promise(const std::filesystem::path& model) {
   for (const ShardedTensor& tensor : checkpoint.tensors()) {
     const auto promised = plan.tensors.find(tensor.info.name);
     if (promised == plan.tensors.end()) continue;
-    const auto& [pattern, axis, row_order] = promised->second;
-    std::vector<std::byte> bytes(tensor.info.bytes());
-    checkpoint.read(tensor, 0, bytes);
-    const WeightShape shape = WeightShape::of(tensor.info.shape);
+    const auto& [pattern, axis, row_order, transposed] = promised->second;
+    const StoredWeight weight{tensor, transposed};
+    const std::vector<std::byte> bytes = read_weight(checkpoint, weight);
+    const WeightShape shape = weight.shape();
     const Mask nonzero = nonzero_mask(tensor.info.dtype, bytes, shape.outs, shape.cols());
     const auto order = read_row_order(checkpoint, promised->second, shape.outs);
     int64_t violations = 0;

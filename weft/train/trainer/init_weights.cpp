@@ -118,6 +118,7 @@ InitRecord load_init(const std::filesystem::path& path, Model& model,
   for (const ShardedTensor& tensor : checkpoint.tensors()) found[tensor.info.name] = &tensor;
   std::erase_if(init.plan.tensors,
                 [&](const auto& promise) { return !found.contains(promise.first); });
+  init.plan.require_outs_first(path.string());
   std::set<std::string> orders;  // of rows, by name
   const NamedTensors wanted = wanted_tensors(model);
   require_fitting(checkpoint, found, wanted);
