@@ -10,6 +10,7 @@
 #include "weft/core/text.h"
 #include "weft/mask/solver.h"
 #include "weft/mask/verify.h"
+#include "weft/mask/within.h"
 
 namespace weft {
 namespace {
@@ -35,14 +36,6 @@ void keep_within(const Mask& mask, std::vector<double>& values) {
       if ((words[c / 64] >> (c % 64) & 1) == 0) row[c] = 0;
     }
   });
-}
-
-Mask rows_of_mask(const Mask& mask, int64_t first, int64_t rows) {
-  Mask taken(rows, mask.cols());
-  for (int64_t r = 0; r < rows; ++r) {
-    std::copy_n(mask.row_words(first + r), (mask.cols() + 63) / 64, taken.row_words(r));
-  }
-  return taken;
 }
 
 bool obeys_promise(const Mask& nonzero, const WeightShape& shape, const Promise& promise) {
@@ -82,38 +75,12 @@ Mask find_promised_mask(const std::vector<double>& weights, const WeightShape& s
                    promise.pattern);
 }
 
-// Which blocks of pattern.block() rows have the pattern already.
-std::vector<char> obeying_blocks(const Mask& nonzero, const WeightShape& shape,
-                                 const Promise& promise) {
-  const int64_t block = promise.pattern.block();
-  std::vector<char> obeying(static_cast<size_t>((shape.outs + block - 1) / block));
-  parallel_for(static_cast<int64_t>(obeying.size()), [&](int64_t item) {
-    WeightShape part = shape;
-    part.outs = std::min(block, shape.outs - item * block);
-    obeying[static_cast<size_t>(item)] =
-        obeys_promise(rows_of_mask(nonzero, item * block, part.outs), part, promise);
-  });
-  return obeying;
-}
-
-// The mask within the non-zero weights of the base. A block that obeys is not left to the solver:
-// the transposable ones find full masks, and not every sparser mask is part of a full one.
-Mask mask_within(const Mask& nonzero, std::vector<double> sum, const WeightShape& shape,
-                 const Promise& promise) {
-  const std::vector<char> obeying = obeying_blocks(nonzero, shape, promise);
-  if (std::all_of(obeying.begin(), obeying.end(), [](char obeys) { return obeys != 0; })) {
-    return nonzero;
-  }
+// The mask within the non-zero weights of the base.
+Mask base_mask(const Mask& nonzero, std::vector<double> sum, const WeightShape& shape,
+               const Promise& promise) {
+  if (obeys_promise(nonzero, shape, promise)) return nonzero;
   keep_within(nonzero, sum);
-  Mask mask = find_promised_mask(sum, shape, promise);
-  parallel_for(shape.outs, [&](int64_t r) {
-    const bool obeys = obeying[static_cast<size_t>(r / promise.pattern.block())] != 0;
-    uint64_t* words = mask.row_words(r);
-    const uint64_t* had = nonzero.row_words(r);
-    const int64_t count = (shape.cols() + 63) / 64;
-    for (int64_t w = 0; w < count; ++w) words[w] = had[w] & (obeys ? had[w] : words[w]);
-  });
-  return mask;
+  return mask_within(nonzero, find_promised_mask(sum, shape, promise), shape, promise.pattern);
 }
 
 class BandMerger {
@@ -162,7 +129,7 @@ class BandMerger {
     };
     const Mask before = nonzero();
     const Mask mask = task_.mask == MergeMask::kBase
-                          ? mask_within(before, values.sum, shape, promise)
+                          ? base_mask(before, values.sum, shape, promise)
                           : find_promised_mask(values.sum, shape, promise);
     figures_.magnitude += retained(values.sum.data(), shape, mask);
     count_lost(values.delta, mask);
