@@ -143,8 +143,7 @@ class Bench {
   // What is due at the first step and not at the second, divided by how often it is due.
   void find_rare_work() {
     const LayerSettings settings = layer_->settings();
-    const Schedule& schedule = settings.recipe.schedule;
-    const int64_t every = rare_work_every(schedule);
+    const int64_t every = rare_work_every(settings.recipe, settings.pattern);
     if (every <= 1 || layer_->always_dense()) return;
     std::vector<double> first, usual;
     for (int i = 0; i < 3; ++i) {

@@ -114,8 +114,7 @@ class BlockBench {
   void find_rare_work() {
     for (const auto& [name, layer] : layers_) {
       const LayerSettings settings = layer->settings();
-      const Schedule& schedule = settings.recipe.schedule;
-      const int64_t every = rare_work_every(schedule);
+      const int64_t every = rare_work_every(settings.recipe, settings.pattern);
       if (every <= 1 || layer->always_dense()) continue;
       layer->configure(settings);
       const double first = milliseconds([&] { layer->bring_up_to_date(); });

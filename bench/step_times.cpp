@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "weft/train/recipes/schedule.h"
+
 namespace weft::bench {
 
 void StepSamples::add(double step_ms, double dense_ms, const LayerTimes& times) {
@@ -38,10 +40,10 @@ double milliseconds(const std::function<void()>& body) {
       .count();
 }
 
-int64_t rare_work_every(const Schedule& schedule) {
+int64_t rare_work_every(const Recipe& recipe, const Pattern& pattern) {
   int64_t shortest = 0;
-  for (const int64_t every :
-       {schedule.mask_every, schedule.permutation_every, schedule.order_every}) {
+  for (const int64_t every : {mask_interval(recipe, pattern), recipe.schedule.permutation_every,
+                              recipe.schedule.order_every}) {
     if (every > 1 && (shortest == 0 || every < shortest)) shortest = every;
   }
   return std::max<int64_t>(1, shortest);

@@ -41,6 +41,6 @@ double milliseconds(const std::function<void()>& body);
 
 // Steps from one time that work is due that is not due at every step (masks, permutations, row
 // orders) to the next; of several the shortest, so that nothing is charged too little. 1: none is.
-int64_t rare_work_every(const Schedule& schedule);
+int64_t rare_work_every(const Recipe& recipe, const Pattern& pattern);
 
 }  // namespace weft::bench

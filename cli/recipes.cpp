@@ -2,6 +2,7 @@
 #include "cli/shared.h"
 #include "weft/report/table.h"
 #include "weft/train/recipes/recipe.h"
+#include "weft/train/recipes/schedule.h"
 
 namespace weft::cli {
 namespace {
@@ -35,13 +36,31 @@ class RecipesCommand : public Command {
       return 0;
     }
     print(table.str());
+    print("\n" + intervals());
     print(
-        "\nParts can be exchanged: s-ste+backward=bi-mask, sr-ste+lambda=6e-5+gradient=mvue+fp8.\n"
+        "\nParts can be exchanged: s-ste+backward=bi-mask, sr-ste+lambda=6e-5+gradient=mvue+fp8,\n"
+        "transposable+mask_every=40+solver=greedy-keep, static+forward=transposable.\n"
         "docs/recipes.md has the formula of each part.\n");
     return 0;
   }
 
  private:
+  // What mask_every=auto is for transposable masks; for all others it is 1.
+  static std::string intervals() {
+    Table table({"mask_every=auto", ">groups of 4", ">8", ">16", ">32"});
+    for (const Solver& solver : solvers()) {
+      if (!solver.transposable) continue;
+      Recipe recipe = Recipe::parse("transposable");
+      recipe.solver = &solver;
+      std::vector<std::string> row = {fmt::format("solver={}", solver.name)};
+      for (const int group : {4, 8, 16, 32}) {
+        row.push_back(fmt::format("{}", mask_interval(recipe, Pattern(1, group))));
+      }
+      table.add(row);
+    }
+    return table.str();
+  }
+
   bool json_ = false;
 };
 

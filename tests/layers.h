@@ -75,6 +75,8 @@ inline std::vector<std::string> all_recipes() {
   names.push_back("t-sr-ste+order_every=2");
   names.push_back("s-ste+order_every=5");
   names.push_back("static+order_every=1");
+  names.push_back("static+forward=transposable");
+  names.push_back("t-sr-ste+solver=greedy-keep+mask_every=3");
   return names;
 }
 

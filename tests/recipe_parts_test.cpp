@@ -18,6 +18,7 @@
 #include "weft/train/recipes/layer_state.h"
 #include "weft/train/recipes/permutation.h"
 #include "weft/train/recipes/recipe.h"
+#include "weft/train/recipes/schedule.h"
 #include "weft/train/recipes/soft_threshold.h"
 
 namespace weft {
@@ -101,6 +102,8 @@ TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
       {"ste+gradient=masked", "could never change"},
       {"lbc+decay=gradient", "not chosen by magnitude"},
       {"s-ste+mask_every=40", "continuous only if"},
+      {"static+mask_every=10", "could never change"},
+      {"transposable+mask_every=0", "not chosen by magnitude again and again"},
       {"lbc+removal_end=0", "removal_end"},
       {"t-sr-ste+dense_head=0.9", "leave no sparse steps"},
       {"lbc+order_every=10", "learn their scores together"},
@@ -111,7 +114,7 @@ TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
   expect_error([] { Recipe::parse("s-ste+gradient=mvue-two-draw").check(Pattern(1, 4)); },
                "is for 2:4");
   for (const char* idle :
-       {"ste+lambda=1e-3", "static+mask_every=10", "lbc+mask_every=2", "sr-ste+removal_end=0.2",
+       {"ste+lambda=1e-3", "dense+mask_every=10", "lbc+mask_every=2", "sr-ste+removal_end=0.2",
         "ste+permutation_every=5", "dense+dense_tail=0.1", "dense+order_every=5",
         "ste+order_end=0.5", "static+order_every=5+order_end=0.5"}) {
     expect_error([&] { Recipe::parse(idle); }, "has no effect");
@@ -519,7 +522,14 @@ class TrainedLayer {
     }
   }
 
-  const LayerState& at(int64_t step) {  // with other weights at every step
+  // What a training pass uses, with other weights at every step.
+  const LayerState& at(int64_t step) {
+    after(step);
+    refresh(input_, state_);
+    return state_;
+  }
+  // What an evaluation uses that comes before it.
+  const LayerState& after(int64_t step) {
     for (size_t i = 0; i < weights_.size(); ++i) {
       weights_[i] = static_cast<float>(Rng(17).normal(i) +
                                        0.5 * Rng(100 + static_cast<uint64_t>(step)).normal(i));
@@ -543,10 +553,82 @@ TEST(Schedule, MasksAreFoundAnewWhenTheyAreDue) {
   const Mask first = every.at(0).forward;
   EXPECT_NE(every.at(1).forward, first);
 
-  TrainedLayer forty("transposable", "2:4", 0);
+  TrainedLayer forty("transposable+mask_every=40", "2:4", 0);
   const Mask kept = forty.at(0).forward;
   EXPECT_EQ(forty.at(39).forward, kept);
+  EXPECT_EQ(forty.after(40).forward, kept);  // until a training pass
   EXPECT_NE(forty.at(40).forward, kept);
+  // A layer that had no pass at step 80 makes up for it.
+  const Mask at_forty = forty.at(79).forward;
+  EXPECT_NE(forty.at(81).forward, at_forty);
+}
+
+TEST(Schedule, TransposableMasksAreFoundAsOftenAsItPays) {
+  const auto interval = [](const char* recipe, const char* pattern) {
+    return mask_interval(Recipe::parse(recipe), Pattern::parse(pattern));
+  };
+  for (const char* recipe : {"transposable", "t-sr-ste"}) {
+    for (const char* pattern : {"1:4", "2:4", "3:4", "2:4x2", "2:4x16"}) {
+      EXPECT_EQ(interval(recipe, pattern), 1) << recipe << pattern;
+    }
+    EXPECT_EQ(interval(recipe, "4:8"), 16);
+    EXPECT_EQ(interval(recipe, "8:16"), 21);
+    EXPECT_EQ(interval(recipe, "6:12"), 21) << "between 8 and 16";
+    EXPECT_EQ(interval(recipe, "16:32"), 45);
+    EXPECT_EQ(interval(recipe, "1:2"), 42);
+  }
+  EXPECT_EQ(interval("transposable+solver=greedy-keep", "2:4"), 25);
+  EXPECT_EQ(interval("transposable+solver=greedy-keep+mask_every=1", "2:4"), 1);
+  EXPECT_EQ(interval("transposable+mask_every=40", "2:4"), 40);
+  EXPECT_EQ(interval("transposable+mask_every=40+mask_every=auto", "4:8"), 16);
+  EXPECT_EQ(interval("ste+forward=transposable", "4:8"), 16);
+  EXPECT_EQ(interval("static+forward=transposable", "4:8"), 0);
+  // Masks that take next to no time follow the weights at any pattern.
+  for (const char* recipe : {"ste", "sr-ste", "bi-mask", "s-ste"}) {
+    for (const char* pattern : {"2:4", "4:8", "16:32"}) EXPECT_EQ(interval(recipe, pattern), 1);
+  }
+  // The promise: within 2 % of 65 ns per weight, and not rarer than that takes.
+  for (const Solver& solver : solvers()) {
+    if (!solver.transposable) continue;
+    for (const int group : {2, 3, 4, 5, 8, 12, 16, 32, 64}) {
+      Recipe recipe = Recipe::parse("transposable");
+      recipe.solver = &solver;
+      const auto every = static_cast<double>(mask_interval(recipe, Pattern(1, group)));
+      const double solving = nanoseconds_per_weight(solver, group);
+      EXPECT_GT(solving, 0.0);
+      EXPECT_LE(solving / every, 0.02 * 65.0) << solver.name << group;
+      EXPECT_TRUE(every == 1 || solving / (every - 1) > 0.02 * 65.0) << solver.name << group;
+    }
+  }
+  EXPECT_EQ(describe_schedule(Recipe::parse("transposable")),
+            "mask every step (groups of 8: 16, 16: 21, 32: 45)");
+  EXPECT_EQ(describe_schedule(Recipe::parse("transposable+mask_every=40")), "mask every 40 steps");
+  EXPECT_EQ(describe_schedule(Recipe::parse("sr-ste")), "mask every step");
+  EXPECT_EQ(describe_schedule(Recipe::parse("static+forward=transposable")),
+            "dense for the first 0.5; mask found once");
+}
+
+TEST(Recipe, ASolverIsAPartOfTransposableMasks) {
+  for (const Solver& candidate : solvers()) {
+    const std::string part = fmt::format("+solver={}", candidate.name);
+    if (!candidate.transposable) {
+      expect_error([&] { Recipe::parse("transposable" + part); },
+                   "accepted are exact, flow, greedy-keep, greedy-prune");
+      continue;
+    }
+    for (const char* base :
+         {"transposable", "t-sr-ste", "static+forward=transposable", "ste+forward=transposable"}) {
+      const Recipe recipe = Recipe::parse(base + part);
+      EXPECT_EQ(&recipe.mask_solver(), &solver(candidate.name)) << base;
+      EXPECT_NO_THROW(recipe.check(Pattern(2, 4)));
+    }
+    for (const char* base : {"dense", "ste", "sr-ste", "static", "bi-mask", "lbc", "s-ste"}) {
+      expect_error([&] { Recipe::parse(base + part); },
+                   "solver has no effect: only forward=transposable");
+    }
+  }
+  EXPECT_EQ(Recipe::parse("transposable").mask_solver().name, "exact");
+  EXPECT_EQ(Recipe::parse("sr-ste").mask_solver().name, "magnitude");
 }
 
 TEST(Schedule, StaticIsDenseThenFixed) {
@@ -595,6 +677,57 @@ TEST(MagnitudeMasks, AFixedMaskKeepsNoZero) {
   LayerState state;
   bring_up_to_date(input, state);
   EXPECT_EQ(state.forward.density(), 0.5);
+}
+
+// Every tap for itself, in the places of a row order: tiles that obey keep their weights, of the
+// others the largest, and never a zero.
+TEST(MagnitudeMasks, AFixedTransposableMaskKeepsTilesThatObey) {
+  const Recipe recipe = Recipe::parse("static+forward=transposable+dense_head=0");
+  const std::vector<float> ring = {0, 1, 1, 0, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0};
+  for (const int64_t taps : {1, 3}) {
+    for (const bool ordered : {false, true}) {
+      const WeightShape shape{ordered ? 16 : 8, 8, taps};
+      const Pattern pattern(2, 4, ordered ? 2 : 1);
+      std::vector<int64_t> order;
+      for (int64_t i = 0; ordered && i < 16; ++i) order.push_back((5 * i + 3) % 16);
+      const auto row_at = [&](int64_t place) {
+        return ordered ? order[static_cast<size_t>(place)] : place;
+      };
+      // Rings in the first places, which obey; the others are full, but for one zero.
+      std::vector<float> weights(static_cast<size_t>(shape.outs * shape.cols()));
+      const int64_t half = shape.outs / 2;
+      const auto index = [&](int64_t place, int64_t col) {
+        return static_cast<size_t>(row_at(place) * shape.cols() + col);
+      };
+      for (int64_t place = 0; place < shape.outs; ++place) {
+        for (int64_t col = 0; col < shape.cols(); ++col) {
+          weights[index(place, col)] =
+              place < half ? ring[static_cast<size_t>(place % 4 * 4 + col / taps % 4)]
+                           : static_cast<float>(1 + (place * 7 + col * 3) % 5);
+        }
+      }
+      weights[index(half, 2 * taps)] = 0.0f;
+      LayerInput input;
+      input.weights = weights.data();
+      input.shape = shape;
+      input.pattern = pattern;
+      input.recipe = &recipe;
+      LayerState state;
+      state.row_order = order;
+      bring_up_to_date(input, state);
+      EXPECT_EQ(count_groups_in(state.forward, shape, pattern, order).violations, 0);
+      EXPECT_EQ(count_groups_out(state.forward, shape, pattern, order).violations, 0);
+      for (int64_t place = 0; place < shape.outs; ++place) {
+        for (int64_t col = 0; col < shape.cols(); ++col) {
+          const bool zero = weights[index(place, col)] == 0.0f;
+          if (place < half || zero) {
+            EXPECT_EQ(state.forward.at(row_at(place), col), !zero) << place << ' ' << col;
+          }
+        }
+      }
+      EXPECT_GT(state.forward.count(), taps * half * 6);
+    }
+  }
 }
 
 TEST(Schedule, TheTailOfTSrSteIsDense) {

@@ -31,7 +31,9 @@ TEST_F(TrainCommands, RecipesAreListedWithTheirParts) {
   EXPECT_EQ(sparse["dense"], "none");
   EXPECT_EQ(sparse["sr-ste"], "fwd, bwd_x");
   EXPECT_EQ(sparse["s-ste"], "fwd, bwd_x, bwd_w");
-  EXPECT_TRUE(contains(run({"recipes"}).out, "mask every 40 steps; dense for the last 0.167"));
+  EXPECT_TRUE(contains(run({"recipes"}).out,
+                       "mask every step (groups of 8: 16, 16: 21, 32: 45); dense for the last"));
+  EXPECT_TRUE(contains(run({"recipes"}).out, "solver=exact                   1   16   21   45"));
 }
 
 TEST_F(TrainCommands, HelpNamesTheCommandsOfBothPrograms) {

@@ -1195,18 +1195,58 @@ TEST(Init, AMaskAlongBothAxesStaysOne) {
   Metadata metadata;
   SparsityPlan{{{"hidden1.weight", k24Both}}}.store_in(metadata);
   write_tensors(scratch / "init.safetensors", tensors, metadata);
-  const RunOptions options = tuned_run("mlp", "static", scratch / "init.safetensors");
-  Trainer trainer = Trainer::begin(scratch / "run", make_parts(options));
-  EXPECT_EQ(trainer.layers()[1].report.reason, "init promises 2:4 along both axes");
-  trainer.advance(options.steps);
-  const RunResult result = trainer.finish();
-  const auto exported = scratch / "run" / "model.safetensors";
-  expect_tuned(read_tensors(options.init).at("hidden1.weight"),
-               read_tensors(exported).at("hidden1.weight"), "hidden1");
-  EXPECT_EQ(Checkpoint::open(exported).plan().tensors.at("hidden1.weight").axis, Axis::kBoth);
+  for (const std::string recipe : {"static", "static+forward=transposable"}) {
+    const auto run = scratch / recipe;
+    const RunOptions options = tuned_run("mlp", recipe, scratch / "init.safetensors");
+    Notes notes;
+    Trainer trainer = Trainer::begin(run, make_parts(options), listening(notes));
+    EXPECT_EQ(notes.all, "");
+    EXPECT_EQ(trainer.layers()[1].report.reason, "init promises 2:4 along both axes");
+    trainer.advance(options.steps);
+    const RunResult result = trainer.finish();
+    const auto exported = run / "model.safetensors";
+    expect_tuned(read_tensors(options.init).at("hidden1.weight"),
+                 read_tensors(exported).at("hidden1.weight"), recipe);
+    EXPECT_EQ(Checkpoint::open(exported).plan().tensors.at("hidden1.weight").axis, Axis::kBoth);
+    EXPECT_EQ(broken_promise(exported), "");
+    const RunParts parts = load_model(run);
+    EXPECT_EQ(evaluate(*parts.model, *parts.source, options.batch, 0).loss, result.eval.loss);
+  }
+}
+
+// Found once, from scratch after a dense head, or of a model that is N:M along inputs only: then
+// what is zero stays zero, and a line says that more will be.
+TEST(Init, AFixedMaskCanBeTransposable) {
+  const ScratchFolder scratch;
+  const std::string recipe = "static+forward=transposable";
+  RunOptions options = small_run("mlp", recipe);
+  options.exports = "packed";
+  Trainer whole = Trainer::begin(scratch / "whole", make_parts(options));
+  whole.advance(options.steps);
+  const RunResult result = whole.finish();
+  const auto model = scratch / "whole" / "model.safetensors";
+  EXPECT_EQ(Checkpoint::open(model).plan().tensors.at("hidden1.weight").axis, Axis::kBoth);
+  EXPECT_EQ(broken_promise(model), "");
+  EXPECT_EQ(result.density, 0.5);
+  EXPECT_TRUE(std::filesystem::exists(scratch / "whole" / "packed.safetensors"));
+  EXPECT_EQ(interrupted_model(scratch / "pieces", options, {3, 6, 5}), contents(model));
+
+  const std::string file = write_init(scratch / "init.safetensors", tensors_of(small_run("mlp")),
+                                      {{"hidden1.weight", k24}});
+  const RunOptions tuning = tuned_run("mlp", recipe, file);
+  Notes notes;
+  Trainer tuned = Trainer::begin(scratch / "tuned", make_parts(tuning), listening(notes));
+  EXPECT_TRUE(contains(notes.all, "'hidden1.weight': promised along inputs only")) << notes.all;
+  tuned.advance(tuning.steps);
+  const RunResult tuned_result = tuned.finish();
+  const auto exported = scratch / "tuned" / "model.safetensors";
   EXPECT_EQ(broken_promise(exported), "");
-  const RunParts parts = load_model(scratch / "run");
-  EXPECT_EQ(evaluate(*parts.model, *parts.source, options.batch, 0).loss, result.eval.loss);
+  const torch::Tensor before = read_tensors(file).at("hidden1.weight"),
+                      after = read_tensors(exported).at("hidden1.weight");
+  EXPECT_FALSE(before.eq(0).logical_and(after.ne(0)).any().item<bool>());
+  EXPECT_LT(tuned_result.density, 0.5);
+  const RunParts parts = load_model(scratch / "tuned");
+  EXPECT_EQ(evaluate(*parts.model, *parts.source, tuning.batch, 0).loss, tuned_result.eval.loss);
 }
 
 // "recipe pattern (reason)" of every layer.
@@ -1448,6 +1488,76 @@ TEST(Export, EveryRecipeKeepsItsPromise) {
       EXPECT_EQ(promise.axis == Axis::kBoth, recipe.name == "transposable");
       EXPECT_EQ(promise.pattern.str(), pattern);
       EXPECT_EQ(read_run_result(scratch / "run").eval.loss, result.eval.loss);
+    }
+  }
+}
+
+// The second mode of the paper: masks by an approximation, which may keep fewer.
+TEST(Export, KeepsThePromiseOfEverySolver) {
+  for (const Solver& solver : solvers()) {
+    if (!solver.transposable) continue;
+    for (const std::string base : {"transposable+mask_every=4", "static+forward=transposable"}) {
+      const std::string recipe = fmt::format("{}+solver={}", base, solver.name);
+      const ScratchFolder scratch;
+      RunOptions options = small_run("mlp", recipe);
+      options.exports = "packed";
+      Trainer trainer = Trainer::begin(scratch / "run", make_parts(options));
+      trainer.advance(options.steps);
+      const RunResult result = trainer.finish();
+      const auto model = scratch / "run" / "model.safetensors";
+      EXPECT_EQ(broken_promise(model), "") << recipe;
+      EXPECT_EQ(Checkpoint::open(model).plan().tensors.at("hidden1.weight").axis, Axis::kBoth);
+      EXPECT_EQ(result.density < 0.5, !solver.exact) << recipe << ": " << result.density;
+      const TensorFile file = read_tensors(model);
+      EXPECT_EQ(file.at("hidden1.weight").ne(0).to(torch::kDouble).mean().item<double>(),
+                result.density);
+      const RunParts parts = load_model(scratch / "run");
+      EXPECT_EQ(evaluate(*parts.model, *parts.source, options.batch, 0).loss, result.eval.loss)
+          << recipe;
+      EXPECT_EQ(interrupted_model(scratch / "pieces", options, {3, 6, 5}), contents(model));
+    }
+  }
+}
+
+// A run that ends where a mask is due is evaluated and exported with the one that it trained.
+TEST(Trainer, EndsOnAMaskThatItTrained) {
+  for (const std::string recipe :
+       {"transposable+mask_every=4", "bi-mask+mask_every=4", "sr-ste+order_every=4+order_end=1"}) {
+    for (const int64_t steps : {8, 9}) {
+      SCOPED_TRACE(fmt::format("{} {}", recipe, steps));
+      const ScratchFolder scratch;
+      RunOptions options = small_run("mlp", recipe);
+      if (contains(recipe, "order_every")) options.pattern = "2:4x2";
+      options.steps = steps;
+      options.eval_every = 1;
+      options.learning_rate = 0.02;
+      RunParts parts = make_parts(options);
+      Trainer trainer = Trainer::begin(scratch / "run", parts);
+      trainer.advance(steps - 1);
+      std::shared_ptr<Layer> layer;
+      for (const auto& [name, one] : layers_of(*parts.model)) {
+        if (name == "hidden1") layer = one;
+      }
+      const LayerState before = layer->state();
+      trainer.advance(1);
+      trainer.finish();
+      const bool due_in_the_last = (steps - 1) % 4 == 0;
+      EXPECT_EQ(layer->state().refreshed, steps - 1);
+      if (!due_in_the_last) {
+        EXPECT_EQ(layer->state().row_order, before.row_order);
+        if (contains(recipe, "mask_every")) {
+          EXPECT_EQ(layer->state().forward, before.forward);
+          const torch::Tensor weight =
+              read_tensors(scratch / "run" / "model.safetensors").at("hidden1.weight");
+          for (int64_t r = 0; r < before.forward.rows(); ++r) {
+            for (int64_t c = 0; c < before.forward.cols(); ++c) {
+              ASSERT_EQ(weight[r][c].item<float>() != 0.0f, before.forward.at(r, c));
+            }
+          }
+        }
+      } else if (contains(recipe, "mask_every")) {
+        EXPECT_NE(layer->state().forward, before.forward);
+      }
     }
   }
 }

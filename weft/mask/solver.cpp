@@ -1,5 +1,6 @@
 #include "weft/mask/solver.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -54,16 +55,45 @@ void exact_band(MatrixView<const T> band, const Pattern& pattern, Mask& mask, in
 }
 
 constexpr std::array kSolvers = {
-    Solver{"magnitude", false, true, "optimal", "the common hard mask", magnitude_band<float>,
+    Solver{"magnitude",
+           false,
+           true,
+           "optimal",
+           "the common hard mask",
+           {0.2, 0.2, 1.3, 1.5, 2.5, 2.5},
+           magnitude_band<float>,
            magnitude_band<double>},
-    Solver{"exact", true, true, "optimal among full masks", "this project; problem of Hubara 2021",
-           exact_band<float>, exact_band<double>},
-    Solver{"flow", true, true, "optimal among full masks", "Hubara 2021, minimum-cost flow (LEMON)",
-           tiles_band<flow_tile, float>, tiles_band<flow_tile, double>},
-    Solver{"greedy-keep", true, false, "keeps >= 1/2 of the best", "Hubara 2021, the released code",
-           tiles_band<greedy_keep_tile, float>, tiles_band<greedy_keep_tile, double>},
-    Solver{"greedy-prune", true, false, "prunes <= 2 x the least",
-           "Hubara 2021, the text's 2-approximation", tiles_band<greedy_prune_tile, float>,
+    Solver{"exact",
+           true,
+           true,
+           "optimal among full masks",
+           "this project; problem of Hubara 2021",
+           {54, 0.4, 20.5, 27, 58, 145},
+           exact_band<float>,
+           exact_band<double>},
+    Solver{"flow",
+           true,
+           true,
+           "optimal among full masks",
+           "Hubara 2021, minimum-cost flow (LEMON)",
+           {150, 217, 322, 396, 517, 850},
+           tiles_band<flow_tile, float>,
+           tiles_band<flow_tile, double>},
+    Solver{"greedy-keep",
+           true,
+           false,
+           "keeps >= 1/2 of the best",
+           "Hubara 2021, the released code",
+           {50, 32, 50, 64, 77, 87},
+           tiles_band<greedy_keep_tile, float>,
+           tiles_band<greedy_keep_tile, double>},
+    Solver{"greedy-prune",
+           true,
+           false,
+           "prunes <= 2 x the least",
+           "Hubara 2021, the text's 2-approximation",
+           {30, 28, 47, 62, 75, 118},
+           tiles_band<greedy_prune_tile, float>,
            tiles_band<greedy_prune_tile, double>},
 };
 
@@ -130,6 +160,14 @@ const Solver& solver(std::string_view name) {
 
 const Solver& default_solver(bool transposable) {
   return solver(transposable ? "exact" : "magnitude");
+}
+
+double nanoseconds_per_weight(const Solver& solver, int group) {
+  const auto above = std::lower_bound(kTimedGroups.begin(), kTimedGroups.end(), group);
+  const auto at =
+      std::min<size_t>(static_cast<size_t>(above - kTimedGroups.begin()), kTimedGroups.size() - 1);
+  const bool between = at > 0 && kTimedGroups[at] != group;
+  return std::max(solver.nanoseconds[at], between ? solver.nanoseconds[at - 1] : 0.0);
 }
 
 template <typename T>

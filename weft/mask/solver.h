@@ -10,6 +10,7 @@
 // way, doubles by a scan of the block beforehand.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,12 +31,18 @@ template <typename T>
 using BandSolver = void (*)(MatrixView<const T> band, const Pattern& pattern, Mask& mask,
                             int64_t first_row);
 
+// The groups whose times a Solver says.
+inline constexpr std::array kTimedGroups = {2, 4, 8, 16, 32, 64};
+
 struct Solver {
   std::string_view name;
   bool transposable;
   bool exact;
   std::string_view guarantee;
   std::string_view source;
+  // Per weight, on one core, at keep = group / 2 (`weft bench solve`): what schedules go by. From
+  // groups of 4 to 32 as docs/masks.md has them; at 2 and 64 in proportion, of another run.
+  std::array<double, kTimedGroups.size()> nanoseconds;
   BandSolver<float> solve_f32;
   BandSolver<double> solve_f64;
 };
@@ -43,6 +50,8 @@ struct Solver {
 std::span<const Solver> solvers();
 const Solver& solver(std::string_view name);  // throws Error and names the known ones
 const Solver& default_solver(bool transposable);
+// Of any group: the larger of the two times beside it.
+double nanoseconds_per_weight(const Solver& solver, int group);
 
 // weights: [shape.outs, shape.cols()], as they lie in a tensor (see WeightShape).
 // Throws UnusableWeightError at the first weight that no solver takes.

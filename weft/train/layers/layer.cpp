@@ -6,10 +6,12 @@
 #include <chrono>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "weft/mask/retained.h"
 #include "weft/mask/row_order.h"
 #include "weft/mask/solver.h"
+#include "weft/mask/taps.h"
 #include "weft/pack/group_check.h"
 #include "weft/train/layers/state_tensors.h"
 #include "weft/train/layers/tensor_math.h"
@@ -192,7 +194,8 @@ void Layer::configure(const LayerSettings& settings) {
   state_ = LayerState();
   state_.seed = settings.seed;
   state_.layer = settings.number;
-  changed_bits_ = 0;
+  step_pending_ = training_pass_ = refresh_owed_ = false;
+  changed_bits_ = refreshed_bits_ = 0;
   cosine_.reset();
   reset_products(settings_.planner, settings_.micro_batches);
   reset_scores();
@@ -219,9 +222,9 @@ torch::Tensor Layer::host_weights() const {
   return weight.detach().to(torch::kCPU, torch::kFloat).contiguous();
 }
 
-LayerInput Layer::input_of(const torch::Tensor& host) const {
+LayerInput Layer::input_of(const float* weights) const {
   LayerInput input;
-  input.weights = host.data_ptr<float>();
+  input.weights = weights;
   input.shape = weight_shape();
   input.pattern = settings_.pattern;
   input.recipe = &settings_.recipe;
@@ -229,11 +232,11 @@ LayerInput Layer::input_of(const torch::Tensor& host) const {
   return input;
 }
 
-void Layer::update(bool weights_replaced) {
+void Layer::update(Occasion occasion) {
   const auto start = std::chrono::steady_clock::now();
   const torch::Tensor host = host_weights();
-  LayerInput input = input_of(host);
-  input.replaced = weights_replaced;
+  LayerInput input = input_of(host.data_ptr<float>());
+  input.replaced = occasion == Occasion::kReplaced;
   torch::Tensor host_scores;
   if (scores.defined()) {
     host_scores = scores.detach().to(torch::kCPU, torch::kFloat).contiguous();
@@ -242,19 +245,33 @@ void Layer::update(bool weights_replaced) {
   Mask before;
   if (settings_.telemetry) before = state_.forward;
   try {
-    weft::bring_up_to_date(input, state_);
+    if (occasion != Occasion::kTrainingPass) weft::bring_up_to_date(input, state_);
+    if (occasion == Occasion::kTrainingPass || refresh_owed_) refresh(input, state_);
   } catch (const Error& error) {
     throw Error(fmt::format("{} at step {}: {}", label(), state_.step, error.what()));
   }
-  if (settings_.telemetry) changed_bits_ = changed_bits(before, state_.forward);
+  if (settings_.telemetry) {
+    refreshed_bits_ += changed_bits(before, state_.forward);
+    if (occasion != Occasion::kTrainingPass) changed_bits_ = std::exchange(refreshed_bits_, 0);
+  }
   freeze_scores_at_the_end();
   products().times().mask += seconds_since(start);
-  step_pending_ = false;
+  step_pending_ = refresh_owed_ = false;
   forget_operands();
   store_state();
 }
 
-void Layer::bring_up_to_date() { update(/*weights_replaced=*/false); }
+void Layer::bring_up_to_date() { update(Occasion::kStep); }
+
+void Layer::begin_training_pass() {
+  training_pass_ = true;
+  if (state_.refreshed == state_.step) return;
+  if (is_refresh_due(input_of(nullptr), state_)) {
+    update(Occasion::kTrainingPass);
+  } else {
+    state_.refreshed = state_.step;
+  }
+}
 
 void Layer::require_same_weights() const {
   WEFT_CHECK(fingerprint_ == fingerprint_of(weight),
@@ -266,8 +283,9 @@ void Layer::require_same_weights() const {
              label());
 }
 
-void Layer::prepare() {
+void Layer::prepare(bool training) {
   if (!state_.begun || step_pending_) bring_up_to_date();
+  if (training) begin_training_pass();
   // Equal weights in another place: operands may still point to the old one.
   if (operands_valid_ && data_ != weight.data_ptr()) forget_operands();
   if (operands_valid_) return require_same_weights();
@@ -308,7 +326,7 @@ void Layer::make_packed_operands() {
     forward_values_.reserve(size);
     const std::span<float> forward(forward_values_.data(), size);
     if (sparse) {
-      forward_values(input_of(weight), state_, forward.data());
+      forward_values(input_of(values), state_, forward.data());
     } else {
       std::memcpy(forward.data(), values, size * sizeof(float));
     }
@@ -327,12 +345,20 @@ void Layer::make_packed_operands() {
   products().set(operands);
 }
 
-// A fixed mask is without zeros, and rows that share may have zeros of their own: then they share
-// nothing, and the operand is packed row by row.
+// A fixed mask is without zeros, and rows that share (or inputs, along outputs) may have zeros of
+// their own: then they share nothing, and operands are packed row by row.
 Pattern Layer::operand_pattern() const {
   const Pattern& pattern = settings_.pattern;
-  const bool alike = settings_.recipe.forward != ForwardPart::kFixed ||
-                     rows_share(in_row_order(state_.forward, state_.row_order), pattern);
+  if (pattern.share() == 1 || !settings_.recipe.has_fixed_mask() || !state_.sparse()) {
+    return pattern;
+  }
+  bool alike = rows_share(in_row_order(state_.forward, state_.row_order), pattern);
+  if (settings_.recipe.forward == ForwardPart::kTransposable) {
+    const WeightShape shape = weight_shape();
+    for (int64_t tap = 0; alike && tap < shape.taps; ++tap) {
+      alike = rows_share(take_tap(state_.forward, shape, tap).transposed(), pattern);
+    }
+  }
   return alike ? pattern : Pattern(pattern.keep(), pattern.group());
 }
 
@@ -376,7 +402,7 @@ torch::Tensor Layer::plain_operand(const Mask& mask) const {
 
 torch::Tensor Layer::effective_weight() {
   const torch::NoGradGuard no_grad;
-  prepare();
+  prepare(/*training=*/false);
   return plain_operand(state_.forward).clone();
 }
 
@@ -388,7 +414,7 @@ torch::Tensor Layer::run(const torch::Tensor& input) {
       input.device().str(), c10::toString(weight.scalar_type()), weight.device().str(),
       in_bf16() ? " in bf16" : "");
   const torch::Tensor x = input.to(product_type());
-  prepare();
+  prepare(/*training=*/torch::GradMode::is_enabled() && is_training());
   if (input_watch != nullptr) input_watch->see_(*this, [&] { return rows_of(x); });
   if (!torch::GradMode::is_enabled()) return forward_product(x.contiguous());
   const auto handle = c10::make_intrusive<LayerHandle>(
@@ -520,6 +546,7 @@ void Layer::add_decay(double learning_rate) {
 }
 
 void Layer::count_step() {
+  refresh_owed_ |= !std::exchange(training_pass_, false);
   ++state_.step;
   state_.call = 0;
   step_pending_ = true;
@@ -535,7 +562,7 @@ void Layer::give_row_order(std::vector<int64_t> order) {
 }
 
 void Layer::weights_changed() {
-  if (state_.begun) update(/*weights_replaced=*/true);
+  if (state_.begun) update(Occasion::kReplaced);
 }
 
 LayerTelemetry Layer::telemetry(bool costly) {
@@ -563,10 +590,9 @@ LayerTelemetry Layer::telemetry(bool costly) {
 }
 
 double Layer::retained_as_rows_lie(const torch::Tensor& host) const {
-  const bool transposable = settings_.recipe.forward == ForwardPart::kTransposable;
   const auto* weights = host.data_ptr<float>();
   const Mask mask =
-      find_mask(default_solver(transposable), weights, weight_shape(), settings_.pattern);
+      find_mask(settings_.recipe.mask_solver(), weights, weight_shape(), settings_.pattern);
   return retained(weights, weight_shape(), mask).fraction();
 }
 
@@ -605,11 +631,13 @@ void Layer::restore_state() {
         mask_from(saved_alive_, lbc.cells() * lbc.groups(), lbc.candidates(), context + ": alive");
   }
   const bool sparse =
-      state.begun && !is_dense_step(settings_.recipe, state.step, settings_.total_steps);
+      state.begun && !is_dense_step(settings_.recipe, state.refreshed, settings_.total_steps);
   WEFT_CHECK(state.sparse() == sparse, "{}: step {} has {} mask, and should have {}", context,
-             state.step, state.sparse() ? "a" : "no", sparse ? "one" : "none");
+             state.refreshed, state.sparse() ? "a" : "no", sparse ? "one" : "none");
   state_ = std::move(state);
-  step_pending_ = false;
+  step_pending_ = refresh_owed_ = false;
+  training_pass_ = state_.call > 0 && state_.refreshed == state_.step;
+  refreshed_bits_ = 0;
   freeze_scores_at_the_end();
   forget_operands();
   store_state();

@@ -18,6 +18,11 @@
 // up to date. Weights that change in another way are noticed at the next product, by a sample of
 // them, and refused; after loading or editing them on purpose, say so with weights_changed().
 //
+// A *training pass* is a forward pass with gradients enabled, of a module in training mode. The
+// first one of a step makes what is due at that step (recipes/layer_state.h: refresh); any other
+// pass, effective_weight() and whatever is saved use what is there. A step that no training pass
+// came before, of a module in evaluation mode or with gradients made by hand, does it at its end.
+//
 // State (masks, permutation, row order, alive subsets, β, counters) is in buffers, and is saved and
 // loaded with the module. A state of another recipe or pattern is refused.
 #pragma once
@@ -64,7 +69,7 @@ struct LayerTelemetry {
   double backward_density = 1.0;
   double retained = 1.0;                       // Σ |w| that the forward mask keeps, of all
   std::optional<double> retained_as_rows_lie;  // the same without the row order, if there is one
-  int64_t changed_bits = 0;      // of the forward mask, by the last step; with telemetry only
+  int64_t changed_bits = 0;      // of the forward mask, in the last step; with telemetry only
   double flip_rate = 0.0;        // changed bits / weights
   double backward_kept = 1.0;    // share of the forward operand's entries in the backward one
   double alive = 0.0;            // lbc: mean number of candidates of a group
@@ -97,7 +102,7 @@ class Layer : public torch::nn::Module {
   LayerPath path() const;
   const LayerState& state() const { return state_; }
 
-  // W̃ as it is now, in the dtype and on the device of the weight; brings the layer up to date.
+  // W̃ as it is now, in the dtype and on the device of the weight: what an evaluation computes with.
   torch::Tensor effective_weight();
 
   // The parts of a step (step.h): the decay, the count, and what follows from new weights.
@@ -196,12 +201,15 @@ class Layer : public torch::nn::Module {
                                         int64_t call);
   torch::Tensor score_gradient(const torch::Tensor& dw) const;
 
-  void prepare();        // before a product: operands that match the weights
+  // Before a product: operands that match the weights.
+  void prepare(bool training);
   void make_operands();  // from the state
   void make_packed_operands();
   void describe_operands(LayerOperands& operands) const;
   Pattern operand_pattern() const;
-  void update(bool weights_replaced);
+  enum class Occasion : uint8_t { kStep, kTrainingPass, kReplaced };
+  void update(Occasion occasion);
+  void begin_training_pass();
   void forget_operands();
   void require_same_weights() const;
   void reset_scores();
@@ -212,7 +220,7 @@ class Layer : public torch::nn::Module {
   // The dtype of activations and of the operands of the plain path.
   torch::Dtype product_type() const { return in_bf16() ? torch::kBFloat16 : weight.scalar_type(); }
   torch::Tensor host_weights() const;  // fp32, on the CPU, contiguous
-  LayerInput input_of(const torch::Tensor& host) const;
+  LayerInput input_of(const float* weights) const;
   torch::Tensor plain_operand(const Mask& mask) const;
   double retained_as_rows_lie(const torch::Tensor& host) const;
   std::optional<Sampling> sampling(int64_t call) const;
@@ -226,11 +234,14 @@ class Layer : public torch::nn::Module {
   bool operands_valid_ = false;
   bool measure_cosine_ = true;
   bool step_pending_ = false;   // counted, and the state not yet brought up to date
+  bool training_pass_ = false;  // there was one since the last step
+  bool refresh_owed_ = false;   // there was none before that step
   uint64_t fingerprint_ = 0;    // of the weights that the operands were made from
   const void* data_ = nullptr;  // where these lay
   AlignedBuffer<float> forward_values_, backward_values_;  // where they are not the weights
   torch::Tensor plain_forward_, plain_backward_;           // the operands of the plain path
-  int64_t changed_bits_ = 0;
+  int64_t refreshed_bits_ = 0;  // that a refresh has changed in this step
+  int64_t changed_bits_ = 0;    // in the last step
   std::optional<double> cosine_;
   torch::Tensor saved_mask_, saved_backward_mask_, saved_permutation_, saved_row_order_,
       saved_alive_, saved_counters_;  // the buffers

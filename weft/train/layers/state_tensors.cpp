@@ -10,8 +10,8 @@
 namespace weft {
 namespace {
 
-constexpr int64_t kStateVersion = 1;
-constexpr int64_t kCounters = 9;
+constexpr int64_t kStateVersion = 2;
+constexpr int64_t kCounters = 10;
 
 // FNV-1a: the same on every machine.
 int64_t hash_of(std::string_view text) {
@@ -47,7 +47,8 @@ torch::Tensor words_of(const std::vector<int64_t>& values) {
 torch::Tensor counters_of(const LayerState& state, std::string_view owner) {
   return words_of(std::vector<int64_t>{kStateVersion, state.begun, state.step, state.call,
                                        static_cast<int64_t>(state.seed), state.layer, state.scaled,
-                                       std::bit_cast<int64_t>(state.beta), hash_of(owner)});
+                                       std::bit_cast<int64_t>(state.beta), hash_of(owner),
+                                       state.refreshed});
 }
 
 Mask mask_from(const torch::Tensor& words, int64_t rows, int64_t cols, const std::string& context) {
@@ -83,11 +84,11 @@ std::vector<int64_t> permutation_from(const torch::Tensor& words, int64_t outs,
 LayerState state_from_counters(const torch::Tensor& counters, std::string_view owner,
                                const std::string& context) {
   check_words(counters, context + ": counters");
+  const int64_t* c = counters.data_ptr<int64_t>();
+  WEFT_CHECK(counters.numel() == 0 || c[0] == kStateVersion,
+             "{}: version {}, and this weft reads {}", context, c[0], kStateVersion);
   WEFT_CHECK(counters.numel() == kCounters, "{}: {} counters, not {}", context, counters.numel(),
              kCounters);
-  const int64_t* c = counters.data_ptr<int64_t>();
-  WEFT_CHECK(c[0] == kStateVersion, "{}: version {}, and this weft reads {}", context, c[0],
-             kStateVersion);
   WEFT_CHECK(c[8] == hash_of(owner), "{}: it is of another recipe or pattern than {}", context,
              owner);
   LayerState state;
@@ -98,7 +99,9 @@ LayerState state_from_counters(const torch::Tensor& counters, std::string_view o
   state.layer = c[5];
   state.scaled = c[6] != 0;
   state.beta = std::bit_cast<double>(c[7]);
-  WEFT_CHECK(state.step >= 0 && state.call >= 0 && std::isfinite(state.beta),
+  state.refreshed = c[9];
+  WEFT_CHECK(state.step >= 0 && state.call >= 0 && std::isfinite(state.beta) &&
+                 state.refreshed >= 0 && state.refreshed <= state.step,
              "{}: counters that no run can have", context);
   return state;
 }

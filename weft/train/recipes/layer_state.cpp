@@ -32,30 +32,44 @@ void update_union(const LayerInput& input, LayerState& state) {
   state.forward = lbc.mask(state.alive);
 }
 
-void update_forward(const LayerInput& input, LayerState& state) {
-  if (input.recipe->forward == ForwardPart::kUnion) return update_union(input, state);
-  const bool moved = update_row_order(input, rng_for(RandomUse::kRowOrder, state), state);
-  update_magnitude_mask(input, moved, state);
-  if (input.recipe->forward == ForwardPart::kSoft && !state.scaled) {
-    state.beta = soft_threshold_scale(input.weights, state.forward, input.shape, input.pattern,
-                                      state.row_order);
-    state.scaled = true;
+void freeze_beta(const LayerInput& input, LayerState& state) {
+  if (input.recipe->forward != ForwardPart::kSoft || state.scaled) return;
+  state.beta = soft_threshold_scale(input.weights, state.forward, input.shape, input.pattern,
+                                    state.row_order);
+  state.scaled = true;
+}
+
+void refresh_forward(const LayerInput& input, LayerState& state) {
+  const bool begins = !state.sparse();
+  if (input.recipe->forward == ForwardPart::kUnion) {
+    if (begins) update_union(input, state);
+    return;
   }
+  const bool moved = is_order_due(input, state) &&
+                     update_row_order(input, rng_for(RandomUse::kRowOrder, state), state);
+  if (!begins && !moved && !is_mask_due(input, state)) return;
+  find_magnitude_mask(input, state);
+  freeze_beta(input, state);
+}
+
+bool is_permutation_due(const LayerInput& input, const LayerState& state) {
+  const int64_t every = input.recipe->schedule.permutation_every;
+  return input.recipe->backward == BackwardPart::kBiMask && every > 0 &&
+         (state.permutation.empty() || comes_due(every, state.refreshed, state.step));
+}
+
+void refresh_permutation(const LayerInput& input, LayerState& state) {
+  if (input.recipe->backward == BackwardPart::kSame) return;
+  const bool due = is_permutation_due(input, state);
+  if (state.permutation.empty()) state.permutation = identity_permutation(input.shape.outs);
+  if (!due) return;
+  improve_permutation(state.forward, input.pattern,
+                      {input.recipe->permutation_search, input.recipe->permutation_goal, 0},
+                      rng_for(RandomUse::kPermutation, state), state.permutation);
 }
 
 void update_backward(const LayerInput& input, LayerState& state) {
-  if (input.recipe->backward == BackwardPart::kSame) {
-    state.backward = Mask();
-    return;
-  }
-  const int64_t every = input.recipe->schedule.permutation_every;
-  const bool first = state.permutation.empty();
-  if (first) state.permutation = identity_permutation(input.shape.outs);
-  if (every > 0 && (first || state.step % every == 0)) {
-    improve_permutation(state.forward, input.pattern,
-                        {input.recipe->permutation_search, input.recipe->permutation_goal, 0},
-                        rng_for(RandomUse::kPermutation, state), state.permutation);
-  }
+  if (input.recipe->backward == BackwardPart::kSame) return;
   // The largest of the operand, which along outputs are not the largest weights if every group has
   // lost a threshold of its own.
   std::vector<float> operand;
@@ -72,14 +86,37 @@ void update_backward(const LayerInput& input, LayerState& state) {
 }  // namespace
 
 void bring_up_to_date(const LayerInput& input, LayerState& state) {
+  if (!state.begun) {
+    refresh(input, state);
+    return;
+  }
+  if (!state.sparse()) return;
+  if (input.recipe->forward == ForwardPart::kUnion) {
+    update_union(input, state);
+  } else if (follows_weights(input)) {
+    find_magnitude_mask(input, state);
+  }
+  update_backward(input, state);
+}
+
+void refresh(const LayerInput& input, LayerState& state) {
   if (is_dense_step(*input.recipe, state.step, input.total_steps)) {
     state.forward = Mask();
     state.backward = Mask();
-  } else {
-    update_forward(input, state);
+  } else if (is_refresh_due(input, state)) {
+    refresh_forward(input, state);
+    refresh_permutation(input, state);
     update_backward(input, state);
   }
   state.begun = true;
+  state.refreshed = state.step;
+}
+
+bool is_refresh_due(const LayerInput& input, const LayerState& state) {
+  const bool dense = is_dense_step(*input.recipe, state.step, input.total_steps);
+  if (!state.begun || dense == state.sparse()) return true;
+  return !dense && (is_order_due(input, state) || is_mask_due(input, state) ||
+                    is_permutation_due(input, state));
 }
 
 bool values_are_weights(const Recipe& recipe) { return recipe.forward != ForwardPart::kSoft; }

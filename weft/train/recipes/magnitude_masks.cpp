@@ -4,36 +4,44 @@
 
 #include "weft/mask/row_order.h"
 #include "weft/mask/solver.h"
+#include "weft/mask/within.h"
 #include "weft/train/recipes/schedule.h"
 
 namespace weft {
 namespace {
 
-bool is_due(const LayerInput& input, const LayerState& state) {
-  if (!state.sparse()) return true;
-  if (input.recipe->forward == ForwardPart::kFixed) return false;
-  return input.replaced || state.step % input.recipe->schedule.mask_every == 0;
+Mask nonzero_weights(const LayerInput& input) {
+  Mask nonzero(input.shape.outs, input.shape.cols());
+  const float* weight = input.weights;
+  for (int64_t row = 0; row < nonzero.rows(); ++row) {
+    MaskRowWriter writer(nonzero.row_words(row));
+    for (int64_t col = 0; col < nonzero.cols(); ++col) writer.append(*weight++ != 0.0f, 1);
+    writer.finish();
+  }
+  return nonzero;
 }
 
 // A group of fewer non-zeros than `keep` is filled up with zeros by the solver; rows that share
 // are, with zeros that others do not have.
-void drop_zeros(const LayerInput& input, Mask& mask) {
-  const float* weight = input.weights;
-  for (int64_t row = 0; row < mask.rows(); ++row) {
-    for (int64_t col = 0; col < mask.cols(); ++col) {
-      if (*weight++ == 0.0f) mask.set(row, col, false);
-    }
-  }
+Mask without_zeros(const LayerInput& input, const Mask& found, std::span<const int64_t> order) {
+  const Mask nonzero = nonzero_weights(input);
+  if (order.empty()) return mask_within(nonzero, found, input.shape, input.pattern);
+  return as_rows_lie(mask_within(in_row_order(nonzero, order), in_row_order(found, order),
+                                 input.shape, input.pattern),
+                     order);
 }
 
 }  // namespace
 
+bool is_order_due(const LayerInput& input, const LayerState& state) {
+  if (input.recipe->schedule.order_every == 0 || input.pattern.share() == 1) return false;
+  if (!state.sparse()) return true;
+  return !input.recipe->has_fixed_mask() &&
+         is_order_step(*input.recipe, state.refreshed, state.step, input.total_steps);
+}
+
 bool update_row_order(const LayerInput& input, const Rng& rng, LayerState& state) {
   constexpr int kRounds = 16, kFirstRounds = 64;
-  if (input.recipe->schedule.order_every == 0 || input.pattern.share() == 1) return false;
-  const bool again = input.recipe->forward != ForwardPart::kFixed &&
-                     is_order_step(*input.recipe, state.step, input.total_steps);
-  if (state.sparse() && !again) return false;
   RowOrderOptions options;
   options.rng = rng;
   options.rounds = state.row_order.empty() ? kFirstRounds : kRounds;
@@ -47,12 +55,21 @@ bool update_row_order(const LayerInput& input, const Rng& rng, LayerState& state
   return true;
 }
 
-void update_magnitude_mask(const LayerInput& input, bool moved, LayerState& state) {
-  if (!moved && !is_due(input, state)) return;
-  const bool transposable = input.recipe->forward == ForwardPart::kTransposable;
-  state.forward = find_mask(default_solver(transposable), input.weights, input.shape, input.pattern,
-                            std::span<const int64_t>(state.row_order));
-  if (input.recipe->forward == ForwardPart::kFixed) drop_zeros(input, state.forward);
+bool follows_weights(const LayerInput& input) {
+  const int64_t every = mask_interval(*input.recipe, input.pattern);
+  return every == 1 || (input.replaced && every > 0);
+}
+
+bool is_mask_due(const LayerInput& input, const LayerState& state) {
+  const int64_t every = mask_interval(*input.recipe, input.pattern);
+  return every > 1 && comes_due(every, state.refreshed, state.step);
+}
+
+void find_magnitude_mask(const LayerInput& input, LayerState& state) {
+  const std::span<const int64_t> order = state.row_order;
+  state.forward =
+      find_mask(input.recipe->mask_solver(), input.weights, input.shape, input.pattern, order);
+  if (input.recipe->has_fixed_mask()) state.forward = without_zeros(input, state.forward, order);
 }
 
 }  // namespace weft

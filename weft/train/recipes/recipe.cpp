@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "weft/core/error.h"
+#include "weft/train/recipes/schedule.h"
 
 namespace weft {
 namespace {
@@ -23,21 +24,21 @@ const std::vector<Recipe>& table() {
       {"dense", F::kDense, B::kSame, G::kExact, D::kNone, 0.0, {}},
       {"ste", F::kTopN, B::kSame, G::kExact, D::kNone, 0.0, {}},
       {"sr-ste", F::kTopN, B::kSame, G::kExact, D::kGradient, 2e-4, {}},
-      {"static", F::kFixed, B::kSame, G::kMasked, D::kNone, 0.0, {.dense_head = 0.5}},
-      {"transposable",
-       F::kTransposable,
+      {"static",
+       F::kTopN,
        B::kSame,
-       G::kExact,
-       D::kGradient,
-       2e-4,
-       {.mask_every = 40}},
+       G::kMasked,
+       D::kNone,
+       0.0,
+       {.mask_every = 0, .dense_head = 0.5}},
+      {"transposable", F::kTransposable, B::kSame, G::kExact, D::kGradient, 2e-4, {}},
       {"t-sr-ste",
        F::kTransposable,
        B::kSame,
        G::kMvue,
        D::kGradient,
        6e-5,
-       {.mask_every = 40, .dense_tail = 1.0 / 6.0}},
+       {.dense_tail = 1.0 / 6.0}},
       {"bi-mask", F::kTopN, B::kBiMask, G::kExact, D::kGradient, 2e-4, {.permutation_every = 100}},
       {"lbc", F::kUnion, B::kSame, G::kMasked, D::kNone, 0.0, {}},
       {"s-ste", F::kSoft, B::kSame, G::kMvue, D::kNone, 0.0, {}},
@@ -48,10 +49,9 @@ const std::vector<Recipe>& table() {
 template <typename Part>
 using Names = std::span<const std::pair<std::string_view, Part>>;
 
-constexpr std::array<std::pair<std::string_view, F>, 6> kForwardNames = {
+constexpr std::array<std::pair<std::string_view, F>, 5> kForwardNames = {
     {{"dense", F::kDense},
      {"top-n", F::kTopN},
-     {"fixed", F::kFixed},
      {"transposable", F::kTransposable},
      {"union", F::kUnion},
      {"soft", F::kSoft}}};
@@ -104,6 +104,16 @@ int64_t steps(std::string_view key, std::string_view text, int64_t low) {
   return value;
 }
 
+const Solver* transposable_solver(std::string_view name) {
+  std::string known;
+  for (const Solver& candidate : solvers()) {
+    if (!candidate.transposable) continue;
+    if (candidate.name == name) return &candidate;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", candidate.name);
+  }
+  throw Error(fmt::format("recipe: solver={}: accepted are {}", name, known));
+}
+
 void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
   if (key == "forward") {
     recipe.forward = part_in<F>(kForwardNames, key, value);
@@ -119,7 +129,9 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
   } else if (key == "lambda") {
     recipe.lambda = number(key, value, 0.0, 1e6);
   } else if (key == "mask_every") {
-    recipe.schedule.mask_every = steps(key, value, 1);
+    recipe.schedule.mask_every = value == "auto" ? Schedule::kAuto : steps(key, value, 0);
+  } else if (key == "solver") {
+    recipe.solver = transposable_solver(value);
   } else if (key == "permutation_every") {
     recipe.schedule.permutation_every = steps(key, value, 0);
   } else if (key == "order_every") {
@@ -140,10 +152,9 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
     recipe.schedule.removal_power = number(key, value, 0.1, 100.0);
   } else {
     throw Error(fmt::format(
-        "recipe: unknown part '{}': known are forward, backward, gradient, decay, lambda, "
+        "recipe: unknown part '{}': known are forward, backward, gradient, decay, lambda, solver, "
         "mask_every, permutation_every, permutation_search, permutation_goal, order_every, "
-        "order_end, "
-        "dense_head, dense_tail, removal_end, removal_power, fp8",
+        "order_end, dense_head, dense_tail, removal_end, removal_power, fp8",
         key));
   }
 }
@@ -156,8 +167,9 @@ void refuse_idle_parts(const Recipe& recipe, const std::set<std::string_view>& g
   };
   const F forward = recipe.forward;
   refuse_if(recipe.decay == D::kNone, "lambda", "there is no decay");
-  refuse_if(forward == F::kDense || forward == F::kFixed || forward == F::kUnion, "mask_every",
-            "its mask is not chosen by magnitude again and again");
+  refuse_if(forward == F::kDense || forward == F::kUnion, "mask_every",
+            "it has no mask by magnitude");
+  refuse_if(forward != F::kTransposable, "solver", "only forward=transposable has several solvers");
   for (const char* key : {"removal_end", "removal_power"}) {
     refuse_if(forward != F::kUnion, key, "only forward=union removes candidates");
   }
@@ -167,7 +179,7 @@ void refuse_idle_parts(const Recipe& recipe, const std::set<std::string_view>& g
   for (const char* key : {"dense_head", "dense_tail", "order_every"}) {
     refuse_if(forward == F::kDense, key, "it is dense throughout");
   }
-  refuse_if(recipe.schedule.order_every == 0 || forward == F::kFixed, "order_end",
+  refuse_if(recipe.schedule.order_every == 0 || recipe.has_fixed_mask(), "order_end",
             "no row order is looked for again and again");
 }
 
@@ -218,14 +230,14 @@ void Recipe::check(const Pattern& pattern) const {
             "a bi-mask backward thins out a sparse forward operand, and this one is dense");
   refuse_if(backward == B::kBiMask && forward == F::kTransposable,
             "a transposable operand is N:M along outputs already; bi-mask would only remove more");
-  refuse_if(gradient == G::kMasked && forward != F::kFixed && forward != F::kUnion,
+  refuse_if(gradient == G::kMasked && !has_fixed_mask() && forward != F::kUnion,
             "with a masked gradient pruned weights stand still, so a mask chosen by magnitude "
-            "could never change; masked goes with forward fixed or union");
-  refuse_if(
-      decay != D::kNone && (forward == F::kDense || forward == F::kFixed || forward == F::kUnion),
-      "the decay steers which weights a mask chooses, and this mask is not chosen by "
-      "magnitude");
-  refuse_if(forward == F::kSoft && schedule.mask_every != 1,
+            "could never change; masked goes with a mask that is found once (mask_every=0) and "
+            "with forward=union");
+  refuse_if(decay != D::kNone && (forward == F::kDense || has_fixed_mask() || forward == F::kUnion),
+            "the decay steers which weights a mask chooses, and this mask is not chosen by "
+            "magnitude again and again");
+  refuse_if(forward == F::kSoft && mask_interval(*this, pattern) != 1,
             "the soft threshold is continuous only if it follows the weights at every step");
   refuse_if(forward == F::kUnion && schedule.removal_end <= schedule.dense_head,
             "subsets need time to learn their scores: removal_end must come after the dense head");
@@ -241,7 +253,7 @@ void Recipe::check(const Pattern& pattern) const {
 }
 
 bool Recipe::needs_total_steps() const {
-  const bool orders = schedule.order_every > 0 && forward != F::kFixed;
+  const bool orders = schedule.order_every > 0 && !has_fixed_mask();
   return schedule.dense_head > 0.0 || schedule.dense_tail > 0.0 || forward == F::kUnion || orders;
 }
 
@@ -250,6 +262,27 @@ std::string_view part_name(BackwardPart part) { return name_in<B>(kBackwardNames
 std::string_view part_name(GradientPart part) { return name_in<G>(kGradientNames, part); }
 std::string_view part_name(DecayPart part) { return name_in<D>(kDecayNames, part); }
 
+namespace {
+
+std::string describe_masks(const Recipe& recipe) {
+  if (recipe.has_fixed_mask()) return "mask found once";
+  const auto interval = [&](int group) {
+    const int64_t every = mask_interval(recipe, Pattern(1, group));
+    return every == 1 ? std::string("step") : fmt::format("{} steps", every);
+  };
+  std::string text = "mask every " + interval(4);
+  if (recipe.schedule.mask_every != Schedule::kAuto || recipe.forward != F::kTransposable) {
+    return text;
+  }
+  for (const int group : {8, 16, 32}) {
+    text += fmt::format("{}{}: {}", group == 8 ? " (groups of " : ", ", group,
+                        mask_interval(recipe, Pattern(1, group)));
+  }
+  return text + ")";
+}
+
+}  // namespace
+
 std::string describe_schedule(const Recipe& recipe) {
   const Schedule& s = recipe.schedule;
   std::string text;
@@ -257,18 +290,16 @@ std::string describe_schedule(const Recipe& recipe) {
   if (s.dense_head > 0.0) add(fmt::format("dense for the first {:.3g}", s.dense_head));
   switch (recipe.forward) {
     case F::kDense: break;
-    case F::kFixed: add("mask found once"); break;
     case F::kUnion:
       add(fmt::format("removal to the power {:.3g} until {:.3g}", s.removal_power, s.removal_end));
       break;
-    default:
-      add(s.mask_every == 1 ? "mask every step" : fmt::format("mask every {} steps", s.mask_every));
+    default: add(describe_masks(recipe));
   }
   if (recipe.backward == B::kBiMask && s.permutation_every > 0) {
     add(fmt::format("permutation every {}", s.permutation_every));
   }
   if (s.order_every > 0) {
-    add(recipe.forward == F::kFixed
+    add(recipe.has_fixed_mask()
             ? "row order found with it"
             : fmt::format("row order every {} until {:.3g}", s.order_every, s.order_end));
   }

@@ -4,7 +4,7 @@
 //   backward operand   what dX = G W̃ multiplies with
 //   gradient           how dW = Gᵀ X is estimated, and which entries of it count
 //   decay              what pulls pruned weights to zero
-//   schedule           when masks are found anew, and which part of the run is dense
+//   schedule           when masks are found, and which part of the run is dense
 //
 // A user may compose what no paper has:
 //
@@ -20,13 +20,13 @@
 #include <string_view>
 
 #include "weft/core/pattern.h"
+#include "weft/mask/solver.h"
 
 namespace weft {
 
 enum class ForwardPart : uint8_t {
   kDense,         // W
   kTopN,          // the largest of each group                 (magnitude_masks.h)
-  kFixed,         // the largest when sparse training begins, if not zero   (magnitude_masks.h)
   kTransposable,  // N:M along inputs and outputs              (magnitude_masks.h)
   kUnion,         // the subsets that are still alive          (best_combination.h)
   kSoft,          // β · soft threshold                        (soft_threshold.h)
@@ -48,7 +48,11 @@ enum class DecayPart : uint8_t {
 };
 
 struct Schedule {
-  int64_t mask_every = 1;         // steps from one mask to the next
+  static constexpr int64_t kAuto = -1;
+
+  // Steps from one mask to the next. 0: found once, when sparse training begins, and fixed. kAuto:
+  // as often as it pays (mask_interval in schedule.h).
+  int64_t mask_every = kAuto;
   int64_t permutation_every = 0;  // steps from one search for a permutation to the next; 0: none
   int64_t order_every = 0;     // steps from one search for a row order to the next; 0: as rows lie
   double order_end = 0.25;     // share of the steps after which a row order stays as it is
@@ -73,6 +77,7 @@ struct Recipe {
   DecayPart decay = DecayPart::kNone;
   double lambda = 2e-4;  // of the decay
   Schedule schedule;
+  const Solver* solver = nullptr;  // of a transposable mask; null: the default one
   PermutationSearch permutation_search = PermutationSearch::kSwap;
   PermutationGoal permutation_goal = PermutationGoal::kKept;
   bool fp8 = false;  // operands of all three products rounded to FP8 (estimate/fp8.h)
@@ -86,6 +91,15 @@ struct Recipe {
 
   // Whether the schedule is made of shares, so that the number of steps must be known.
   bool needs_total_steps() const;
+  // Whether the mask is found once, by magnitude.
+  bool has_fixed_mask() const {
+    return schedule.mask_every == 0 &&
+           (forward == ForwardPart::kTopN || forward == ForwardPart::kTransposable);
+  }
+  // What finds masks by magnitude.
+  const Solver& mask_solver() const {
+    return solver != nullptr ? *solver : default_solver(forward == ForwardPart::kTransposable);
+  }
   bool samples_gradient() const {
     return gradient == GradientPart::kMvue || gradient == GradientPart::kMvueTwoDraw;
   }

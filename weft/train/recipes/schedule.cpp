@@ -27,11 +27,21 @@ double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps)
   return end > head ? (static_cast<double>(step) - head) / (end - head) : 1.0;
 }
 
-bool is_order_step(const Recipe& recipe, int64_t step, int64_t total_steps) {
+int64_t mask_interval(const Recipe& recipe, const Pattern& pattern) {
+  constexpr double kStepNanoseconds = 65.0, kShare = 0.02;
+  if (recipe.schedule.mask_every != Schedule::kAuto) return recipe.schedule.mask_every;
+  if (recipe.forward != ForwardPart::kTransposable) return 1;
+  const double solving = nanoseconds_per_weight(recipe.mask_solver(), pattern.group());
+  return static_cast<int64_t>(std::ceil(solving / (kShare * kStepNanoseconds)));
+}
+
+bool comes_due(int64_t every, int64_t last, int64_t step) { return step / every > last / every; }
+
+bool is_order_step(const Recipe& recipe, int64_t last, int64_t step, int64_t total_steps) {
   const Schedule& s = recipe.schedule;
-  if (s.order_every == 0 || step % s.order_every != 0) return false;
+  if (s.order_every == 0 || !comes_due(s.order_every, last, step)) return false;
   const double end = s.order_end * static_cast<double>(total_steps);
-  return step == 0 || total_steps == 0 || static_cast<double>(step) < end;
+  return total_steps == 0 || static_cast<double>(step) < end;
 }
 
 }  // namespace weft

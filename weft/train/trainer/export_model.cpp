@@ -21,9 +21,9 @@ bool keeps_pattern(const Layer& layer) {
 }
 
 bool keeps_both_axes(const Layer& layer) {
-  const ForwardPart forward = layer.settings().recipe.forward;
-  if (forward == ForwardPart::kTransposable) return true;
-  return forward == ForwardPart::kFixed &&
+  const Recipe& recipe = layer.settings().recipe;
+  if (recipe.forward == ForwardPart::kTransposable) return true;
+  return recipe.has_fixed_mask() &&
          count_groups_out(layer.state().forward, layer.weight_shape(), layer.settings().pattern,
                           layer.state().row_order)
                  .violations == 0;

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-// The layers whose recipe finds masks along both axes; a fixed mask may have been found so.
+// The layers whose recipe finds masks along both axes.
 std::set<std::string> transposable_layers(const Json& record, const std::string& name) {
   std::set<std::string> found;
   if (!record.contains("layers")) return found;
@@ -29,8 +29,8 @@ std::set<std::string> transposable_layers(const Json& record, const std::string&
   return found;
 }
 
-// A trained mask does not change: `static`, sparse from its first step, or `transposable`; so that
-// the planner is asked what it was asked in training.
+// A trained mask does not change, so it is a fixed one, sparse from the first step; transposable if
+// it was found so, so that the planner is asked what it was asked in training.
 TrainingPlan plan_of(const SparsityPlan& promises, const std::set<std::string>& transposable,
                      const RunOptions& options, std::shared_ptr<Planner> planner) {
   TrainingPlan plan;
@@ -38,7 +38,8 @@ TrainingPlan plan_of(const SparsityPlan& promises, const std::set<std::string>& 
     const auto layer = layer_of_weight(tensor);
     if (!layer) continue;
     plan.rules.push_back({RE2::QuoteMeta(*layer),
-                          transposable.contains(*layer) ? "transposable" : "static+dense_head=0",
+                          transposable.contains(*layer) ? "static+dense_head=0+forward=transposable"
+                                                        : "static+dense_head=0",
                           promise.pattern});
   }
   plan.rules.push_back({".*", "dense", Pattern(2, 4)});

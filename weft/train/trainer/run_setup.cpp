@@ -19,9 +19,7 @@
 namespace weft {
 namespace {
 
-bool has_fixed_mask(const std::string& recipe) {
-  return Recipe::parse(recipe).forward == ForwardPart::kFixed;
-}
+bool has_fixed_mask(const std::string& recipe) { return Recipe::parse(recipe).has_fixed_mask(); }
 
 // Weights that are trained already need no dense head.
 std::string without_head(const std::string& recipe) {
@@ -144,7 +142,7 @@ std::vector<std::string> lost_promises(const RunOptions& options, const InitReco
   std::map<std::string, std::shared_ptr<Layer>> named;
   for (const auto& [name, layer] : layers_of(model)) named[name] = layer;
   const auto parameters = model.named_parameters();
-  std::vector<std::string> crowded, thawed, unpromised;
+  std::vector<std::string> crowded, narrowed, thawed, unpromised;
   for (const auto& [report, plan, order] : layers) {
     const std::string tensor = weight_name(report.name);
     const torch::Tensor* found = parameters.find(tensor);
@@ -153,9 +151,12 @@ std::vector<std::string> lost_promises(const RunOptions& options, const InitReco
     const bool promised = init.plan.tensors.contains(tensor);
     const int64_t nonzero = torch::count_nonzero(weight).item<int64_t>();
     const auto layer = named.find(report.name);
-    if (layer != named.end() && layer->second->settings().recipe.forward == ForwardPart::kFixed) {
+    if (layer != named.end() && layer->second->settings().recipe.has_fixed_mask()) {
       const LayerState& state = layer->second->state();
-      if (promised && state.sparse() && state.forward.count() < nonzero) crowded.push_back(tensor);
+      if (!promised || !state.sparse() || state.forward.count() == nonzero) continue;
+      const bool both = layer->second->settings().recipe.forward == ForwardPart::kTransposable;
+      const bool narrower = both && init.plan.tensors.at(tensor).axis != Axis::kBoth;
+      (narrower ? narrowed : crowded).push_back(tensor);
     } else if (has_fixed_mask(options.recipe) && !report.reason.starts_with("rule '")) {
       const int64_t zeros = weight.numel() - nonzero;
       if (promised && zeros > 0) thawed.push_back(tensor);
@@ -171,6 +172,7 @@ std::vector<std::string> lost_promises(const RunOptions& options, const InitReco
                                 others == 0 ? "" : fmt::format(" and {} more", others), what));
   };
   say(crowded, "not what weft.plan promises: only the largest of each group are kept");
+  say(narrowed, "promised along inputs only: a transposable mask keeps fewer of its weights");
   say(thawed, "promised by weft.plan, but no sparse layer: the zeros will not stay");
   say(unpromised, "has zeros, but no pattern is promised for it: they will not stay");
   return lines;

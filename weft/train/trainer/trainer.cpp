@@ -127,8 +127,8 @@ struct Trainer::State {
       const auto layer = named_layers.find(layer_of_weight(tensor).value_or(tensor));
       if (layer == named_layers.end()) continue;
       const LayerSettings& settings = layer->second->settings();
-      const bool fixed = settings.recipe.forward == ForwardPart::kFixed;
-      if (fixed && settings.pattern == init->plan.tensors.at(tensor).pattern) {
+      if (settings.recipe.has_fixed_mask() &&
+          settings.pattern == init->plan.tensors.at(tensor).pattern) {
         layer->second->give_row_order(order);
       }
     }
