@@ -12,6 +12,7 @@
 #include "weft/mask/solver.h"
 #include "weft/mask/verify.h"
 #include "weft/train/recipes/schedule.h"
+#include "weft/train/sparsify.h"
 
 namespace weft {
 namespace {
@@ -359,6 +360,58 @@ TEST(Refresh, NoLossJumpsWhereAMaskIsDue) {
           << of.recipe << " after " << at + 1;
     }
   }
+}
+
+// ─── scores ───
+
+TEST(Lbc, AnOptimizerMadeBeforeSparsifyIsRefused) {
+  const auto make_model = [] {
+    torch::manual_seed(3);
+    return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU(),
+                                 torch::nn::Linear(16, 16), torch::nn::ReLU(),
+                                 torch::nn::Linear(16, 4));
+  };
+  TrainingPlan plan;
+  plan.recipe = "lbc";
+  plan.total_steps = 6;
+  const auto take_step = [](torch::nn::Sequential& model, torch::optim::Optimizer& optimizer) {
+    optimizer.zero_grad();
+    model->forward(torch::ones({2, 8})).pow(2).sum().backward();
+    weft::step(*model, optimizer);
+  };
+  torch::nn::Sequential model = make_model();
+  torch::optim::SGD early(model->parameters(), torch::optim::SGDOptions(0.01));
+  sparsify(*model, plan);
+  const torch::Tensor before = model->parameters()[0].detach().clone();
+  const std::string message = message_of([&] { take_step(model, early); });
+  EXPECT_TRUE(contains(message,
+                       "2: the optimiser trains the weights and not the scores of 'lbc': "
+                       "make it after sparsify"))
+      << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+  EXPECT_TRUE(same_bits(model->parameters()[0], before)) << "nothing has moved";
+  for (const auto& [name, layer] : layers_of(*model)) EXPECT_EQ(layer->state().step, 0);
+
+  torch::optim::SGD late(model->parameters(), torch::optim::SGDOptions(0.01));
+  for (int step = 0; step < 4; ++step) take_step(model, late);
+  // The removal has ended after three: the scores are frozen, and an optimiser without them will
+  // do.
+  std::vector<torch::Tensor> weights;
+  for (const auto& parameter : model->named_parameters()) {
+    if (!contains(parameter.key(), "scores")) weights.push_back(parameter.value());
+  }
+  torch::optim::SGD rest(weights, torch::optim::SGDOptions(0.01));
+  EXPECT_NO_THROW(take_step(model, rest));
+
+  // A layer that an optimiser leaves alone on purpose.
+  torch::nn::Sequential other = make_model();
+  sparsify(*other, plan);
+  torch::optim::SGD head({other->named_parameters()["4.weight"]}, torch::optim::SGDOptions(0.01));
+  EXPECT_NO_THROW(take_step(other, head));
+  // Learning the recipe again makes new scores.
+  torch::optim::SGD of_first(other->parameters(), torch::optim::SGDOptions(0.01));
+  sparsify(*other, plan);
+  EXPECT_TRUE(contains(message_of([&] { take_step(other, of_first); }), "not the scores"));
 }
 
 // ─── transposable masks, found once or by other solvers ───

@@ -11,7 +11,8 @@
 // its weight (layers/routed_weight.h). Their member `weight` then serves for that only: go through
 // parameters() for anything else. Such a module cannot be clone()d.
 //
-// Make the optimiser after sparsify: lbc adds parameters. A layer that is registered in several
+// Make the optimiser after sparsify: lbc adds parameters, and weft::step refuses an optimiser that
+// does not have them. A layer that is registered in several
 // places is one layer, under its first name.
 #pragma once
 

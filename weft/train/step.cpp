@@ -16,15 +16,32 @@ std::optional<double> learning_rate_of(const torch::Tensor& parameter,
   return std::nullopt;
 }
 
+bool trains(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) {
+  return learning_rate_of(parameter, optimizer).has_value();
+}
+
+// Scores that nothing moves would all stay equal, and the subsets that are left would be the first.
+// Those that are frozen, at the end of the removal, need no optimiser.
+void require_scores_trained(const std::string& name, const Layer& layer,
+                            torch::optim::Optimizer& optimizer) {
+  if (!layer.scores.defined() || !layer.scores.requires_grad()) return;
+  WEFT_CHECK(trains(optimizer, layer.scores),
+             "{}: the optimiser trains the weights and not the scores of '{}': make it after "
+             "sparsify, from the parameters that the model then has",
+             name.empty() ? layer.name() : name, layer.settings().recipe.name);
+}
+
 }  // namespace
 
 void step(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
   std::vector<std::shared_ptr<Layer>> trained;
   for (const auto& [name, layer] : layers_of(model)) {
-    const auto learning_rate = learning_rate_of(layer->weight, optimizer);
-    if (!learning_rate) continue;
-    layer->add_decay(*learning_rate);
+    if (!trains(optimizer, layer->weight)) continue;
+    require_scores_trained(name, *layer, optimizer);
     trained.push_back(layer);
+  }
+  for (const auto& layer : trained) {
+    layer->add_decay(*learning_rate_of(layer->weight, optimizer));
   }
   optimizer.step();
   // All are counted before the first can fail.

@@ -5,8 +5,12 @@
 //   weft::step(*model, optimizer);
 //
 // Adds the decay of each recipe to the clipped gradients, steps the optimiser, counts the step and
-// brings masks and schedules up to date, of the layers that this optimiser trains. Data-parallel
-// runs reduce their gradients before.
+// brings masks up to date that follow the weights, of the layers that this optimiser trains. What
+// comes every few steps waits for the next training pass (layers/layer.h). Data-parallel runs
+// reduce their gradients before.
+//
+// Throws Error, before anything has changed, if the optimiser trains the weights of an lbc layer
+// and not its scores: it was made before sparsify, which adds them.
 #pragma once
 
 #include <torch/optim/optimizer.h>
