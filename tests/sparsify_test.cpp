@@ -210,6 +210,101 @@ TEST(Sparsify, ASparseModelTrainsSavesAndLoads) {
   EXPECT_TRUE(torch::equal(model->forward(x), other->forward(x)));
 }
 
+// Every way in which two modules come to read one weight.
+struct TiedImpl : torch::nn::Module {
+  explicit TiedImpl(const std::string& tie) {
+    torch::manual_seed(3);
+    embedding = register_module("embedding", torch::nn::Embedding(20, 16));
+    a = register_module("a", torch::nn::Linear(16, 16));
+    own = register_module("own", Linear(16, 16));
+    b = register_module("b", torch::nn::Linear(16, 16));
+    own_b = register_module("own_b", Linear(16, 16));
+    head = register_module("head", torch::nn::Linear(16, 20));
+    last = register_module("last", torch::nn::Linear(20, 8));
+    if (tie == "member") b->weight = a->weight;
+    if (tie == "set_data") b->weight.set_data(a->weight);
+    if (tie == "view") b->weight = a->weight.narrow(0, 0, 16);
+    if (tie == "transposed") b->weight = a->weight.t();
+    if (tie == "own") own_b->weight = own->weight;
+    if (tie == "mixed") own->weight = b->weight;
+    if (tie == "embedding") head->weight = embedding->weight;
+    if (tie == "embedding set_data") embedding->weight.set_data(head->weight);
+    if (tie == "buffer") register_buffer("shown", a->weight.detach());
+  }
+  torch::Tensor forward(const torch::Tensor& tokens) {
+    const torch::Tensor x = torch::relu(own(torch::relu(a(embedding(tokens)))));
+    return last(head(own_b(torch::relu(b(x)))));
+  }
+  torch::nn::Embedding embedding{nullptr};
+  torch::nn::Linear a{nullptr}, b{nullptr}, head{nullptr}, last{nullptr};
+  Linear own{nullptr}, own_b{nullptr};
+};
+TORCH_MODULE(Tied);
+
+TEST(Densify, OfTiedWeightsChangesNothing) {
+  using Names = std::map<std::string, std::string>;
+  const std::map<std::string, Names> ties = {
+      {"none", {}},
+      {"member", {{"a", "b.weight"}, {"b", "a.weight"}}},
+      {"set_data", {{"a", "b.weight"}, {"b", "a.weight"}}},
+      {"view", {{"a", "b.weight"}, {"b", "a.weight"}}},
+      {"transposed", {{"a", "b.weight"}, {"b", "a.weight"}}},
+      {"own", {{"own", "own_b.weight"}, {"own_b", "own.weight"}}},
+      {"mixed", {{"own", "b.weight"}, {"b", "own.weight"}}},
+      {"embedding", {{"head", "embedding.weight"}}},
+      {"embedding set_data", {{"head", "embedding.weight"}}},
+      {"buffer", {{"a", "shown"}}},
+  };
+  for (const auto& [tie, names] : ties) {
+    for (const char* recipe : {"s-ste", "sr-ste", "bi-mask"}) {
+      SCOPED_TRACE(tie + " " + recipe);
+      Tied model(tie);
+      sparsify(*model, plan_of(recipe));  // twice: attached layers are looked through
+      for (const auto& [name, report] : by_name(sparsify(*model, plan_of(recipe)))) {
+        if (names.contains(name)) {
+          EXPECT_EQ(report.recipe, "dense") << name;
+          EXPECT_EQ(report.reason, "tied: shares its weight with " + names.at(name));
+        } else if (name != "embedding" && name != "last") {
+          EXPECT_EQ(report.recipe, recipe) << name;
+        }
+      }
+      torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.05));
+      const torch::Tensor tokens = torch::arange(12), target = torch::randn({12, 8});
+      for (int i = 0; i < 4; ++i) {
+        optimizer.zero_grad();
+        torch::mse_loss(model->forward(tokens), target).backward();
+        step(*model, optimizer);
+      }
+      const torch::Tensor before = model->forward(tokens).detach();
+      densify(*model);
+      EXPECT_TRUE(torch::allclose(model->forward(tokens), before, 1e-4, 1e-5))
+          << (model->forward(tokens) - before).abs().max().item<double>() << " of "
+          << before.abs().max().item<double>();
+      // What was tied still is.
+      const auto address = [](const auto& module) { return module->weight.data_ptr(); };
+      EXPECT_EQ(address(model->a) == address(model->b),
+                tie == "member" || tie == "set_data" || tie == "view" || tie == "transposed");
+      EXPECT_EQ(address(model->own) == address(model->own_b), tie == "own");
+      EXPECT_EQ(address(model->own) == address(model->b), tie == "mixed");
+      EXPECT_EQ(address(model->head) == address(model->embedding), tie.starts_with("embedding"));
+    }
+  }
+}
+
+// Weights side by side in one buffer share its storage, and no element.
+TEST(Sparsify, WeightsThatOnlyLieSideBySideAreNotTied) {
+  torch::nn::Sequential model(torch::nn::Linear(16, 16), torch::nn::Linear(16, 16),
+                              torch::nn::Linear(16, 16), torch::nn::Linear(16, 4));
+  const torch::Tensor flat = torch::randn({2 * 256});
+  for (const int i : {1, 2}) {
+    model->ptr<torch::nn::LinearImpl>(static_cast<size_t>(i))
+        ->weight.set_data(flat.narrow(0, 256 * (i - 1), 256).view({16, 16}));
+  }
+  auto reports = by_name(sparsify(*model, plan_of("sr-ste")));
+  EXPECT_EQ(reports["1"].recipe, "sr-ste") << reports["1"].reason;
+  EXPECT_EQ(reports["2"].recipe, "sr-ste") << reports["2"].reason;
+}
+
 TEST(Densify, LeavesPlainLayersWithSparseWeights) {
   torch::nn::Sequential model = make_sequential();
   sparsify(*model, plan_of("transposable"));

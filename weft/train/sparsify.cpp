@@ -61,6 +61,76 @@ class Places {
   std::set<const torch::nn::Module*> seen_;
 };
 
+// The addresses between which the elements of a tensor lie; nothing if it has no memory of its own
+// (the stand-in of layers/routed_weight.h).
+struct Extent {
+  uintptr_t begin = 0, end = 0;
+
+  explicit Extent(const torch::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return;
+    int64_t last = 0;  // strides of torch are not negative
+    for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+    begin = reinterpret_cast<uintptr_t>(tensor.data_ptr());
+    end = begin + static_cast<size_t>(last + 1) * tensor.element_size();
+  }
+  bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
+};
+
+// The weight that a module multiplies with or looks up. It is a member, which need not be the
+// parameter that the module has registered: b->weight = a->weight changes the first only.
+torch::Tensor weight_of(const Place& place) {
+  if (const auto layer = place.layer()) return layer->weight;
+  const torch::nn::Module& module = *place.module;
+  if (const auto* linear = module.as<torch::nn::LinearImpl>()) return linear->weight;
+  if (const auto* conv = module.as<torch::nn::Conv2dImpl>()) return conv->weight;
+  if (const auto* embedding = module.as<torch::nn::EmbeddingImpl>()) return embedding->weight;
+  return {};
+}
+
+// Tied weights: memory that several modules of a model read.
+class TiedWeights {
+ public:
+  explicit TiedWeights(torch::nn::Module& model) {
+    add({"", model.shared_from_this()});
+    for (const auto& child : model.named_modules("", /*include_self=*/false)) {
+      const std::string& name = child.key();
+      if (name.substr(name.rfind('.') + 1) != kAttached) add({name, child.value()});
+    }
+  }
+
+  // Another module's tensor that lies in the memory of this weight; empty: there is none.
+  std::string other_owner(const Place& place) const {
+    const Extent weight(weight_of(place));
+    for (const Owned& owned : all_) {
+      if (owned.module != place.module.get() && owned.extent.overlaps(weight)) return owned.name;
+    }
+    return "";
+  }
+
+ private:
+  struct Owned {
+    const torch::nn::Module* module;
+    std::string name;
+    Extent extent;
+  };
+
+  void add(const Place& place) {
+    const auto add_one = [&](const std::string& name, const torch::Tensor& tensor) {
+      all_.push_back({place.module.get(), place.name.empty() ? name : place.name + "." + name,
+                      Extent(tensor)});
+    };
+    add_one("weight", weight_of(place));
+    for (const auto& one : place.module->named_parameters(/*recurse=*/false)) {
+      add_one(one.key(), one.value());
+    }
+    for (const auto& one : place.module->named_buffers(/*recurse=*/false)) {
+      add_one(one.key(), one.value());
+    }
+  }
+
+  std::vector<Owned> all_;
+};
+
 bool is_product(const torch::nn::Module& module) {
   return module.as<Layer>() != nullptr || module.as<torch::nn::LinearImpl>() != nullptr ||
          module.as<torch::nn::Conv2dImpl>() != nullptr;
@@ -107,6 +177,13 @@ std::string cannot_compute(const Place& place) {
   return "";
 }
 
+// Whoever else reads a tied weight reads all of it, and densify could not leave the masked weight
+// of one without changing what the other computes: such layers stay dense.
+std::string tied_reason(const TiedWeights& weights, const Place& place) {
+  const std::string other = weights.other_owner(place);
+  return other.empty() ? "" : fmt::format("tied: shares its weight with {}", other);
+}
+
 struct Decision {
   Recipe recipe = Recipe::parse("dense");
   Pattern pattern{2, 4};
@@ -128,7 +205,9 @@ class Rules {
                plan.micro_batches);
   }
 
-  Decision decide(const Place& place, bool first, bool last) const {
+  // tied: the reason why the layer stays dense, if its weight is tied.
+  Decision decide(const Place& place, bool first, bool last, const std::string& tied) const {
+    if (!tied.empty()) return {Recipe::parse("dense"), plan_.pattern, tied};
     for (size_t i = 0; i < plan_.rules.size(); ++i) {
       if (!RE2::FullMatch(place.name, *expressions_[i])) continue;
       const LayerRule& rule = plan_.rules[i];
@@ -203,6 +282,7 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& 
   const Rules rules(plan);
   const Places found(model);
   const std::vector<Place>& places = found.all();
+  const TiedWeights tied_weights(model);
   const auto planner = plan.planner ? plan.planner : std::make_shared<Planner>();
   const Place *first = nullptr, *last = nullptr;
   for (const Place& place : places) {
@@ -212,11 +292,15 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& 
   std::vector<LayerReport> reports;
   for (const Place& place : places) {
     const auto number = static_cast<int64_t>(reports.size());
-    if (const std::string problem = cannot_compute(place); !problem.empty()) {
+    const std::string tied = tied_reason(tied_weights, place);
+    std::string problem = cannot_compute(place);
+    // A transposed view, say of an encoder's weight: weft takes none that are not contiguous.
+    if (problem.empty() && !tied.empty() && !weight_of(place).is_contiguous()) problem = tied;
+    if (!problem.empty()) {
       reports.push_back({place.name, kind_of(*place.module), "dense", "", "torch", problem});
       continue;
     }
-    const Decision decision = rules.decide(place, &place == first, &place == last);
+    const Decision decision = rules.decide(place, &place == first, &place == last, tied);
     LayerSettings settings;
     settings.recipe = decision.recipe;
     settings.pattern = decision.pattern;
@@ -245,7 +329,7 @@ void densify(torch::nn::Module& model) {
   for (const Place& place : found.all()) {
     const auto layer = place.layer();
     if (!layer) continue;
-    layer->weight.set_data(layer->effective_weight());
+    layer->weight.copy_(layer->effective_weight());  // in place: dense ones may be tied
     if (auto* linear = place.module->as<torch::nn::LinearImpl>()) {
       detach(*linear, *layer);
     } else if (auto* conv = place.module->as<torch::nn::Conv2dImpl>()) {

@@ -14,6 +14,9 @@
 // Make the optimiser after sparsify: lbc adds parameters, and weft::step refuses an optimiser that
 // does not have them. A layer that is registered in several
 // places is one layer, under its first name.
+//
+// Tied weights, memory that several modules read (b->weight = a->weight, set_data, views, a head and
+// its embedding), stay dense in all of them, and the report names the other: tie before sparsify.
 #pragma once
 
 #include <string>
@@ -61,8 +64,8 @@ struct LayerReport {
 // Throws Error if a rule is malformed or its recipe makes no sense; then nothing has changed.
 std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& plan);
 
-// Leaves plain torch layers with the sparse weights in the same parameters; weft's own layers
-// become dense ones.
+// Leaves plain torch layers with the sparse weights in the same parameters, written in place; weft's
+// own layers become dense ones.
 void densify(torch::nn::Module& model);
 
 }  // namespace weft

@@ -34,9 +34,12 @@ void require_scores_trained(const std::string& name, const Layer& layer,
 }  // namespace
 
 void step(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
-  std::vector<std::shared_ptr<Layer>> trained;
+  std::vector<std::shared_ptr<Layer>> trained, others;
   for (const auto& [name, layer] : layers_of(model)) {
-    if (!trains(optimizer, layer->weight)) continue;
+    if (!trains(optimizer, layer->weight)) {
+      if (layer->prepared_for_weights()) others.push_back(layer);
+      continue;
+    }
     require_scores_trained(name, *layer, optimizer);
     trained.push_back(layer);
   }
@@ -47,6 +50,10 @@ void step(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
   // All are counted before the first can fail.
   for (const auto& layer : trained) layer->count_step();
   for (const auto& layer : trained) layer->bring_up_to_date();
+  // A tied weight, in memory that the optimiser knows as another module's parameter.
+  for (const auto& layer : others) {
+    if (!layer->prepared_for_weights()) layer->weights_changed();
+  }
 }
 
 void weights_changed(torch::nn::Module& model) {

@@ -6,8 +6,9 @@
 //
 // Adds the decay of each recipe to the clipped gradients, steps the optimiser, counts the step and
 // brings masks up to date that follow the weights, of the layers that this optimiser trains. What
-// comes every few steps waits for the next training pass (layers/layer.h). Data-parallel runs
-// reduce their gradients before.
+// comes every few steps waits for the next training pass (layers/layer.h). Layers that it moved by
+// way of a weight they are tied to take up the change. Data-parallel runs reduce their gradients
+// before.
 //
 // Throws Error, before anything has changed, if the optimiser trains the weights of an lbc layer
 // and not its scores: it was made before sparsify, which adds them.

@@ -273,6 +273,10 @@ void Layer::begin_training_pass() {
   }
 }
 
+bool Layer::prepared_for_weights() const {
+  return operands_valid_ && fingerprint_ == fingerprint_of(weight);
+}
+
 void Layer::require_same_weights() const {
   WEFT_CHECK(fingerprint_ == fingerprint_of(weight),
              "the weights of {} changed, and not through weft::step(): take optimiser steps with "

@@ -113,6 +113,8 @@ class Layer : public torch::nn::Module {
   // do the choices that a recipe never takes back: β, removed candidates, a fixed mask. Nothing
   // happens before the first product, or effective_weight(): until then nothing has been chosen.
   void weights_changed();
+  // Whether a product has been prepared from the weights as they are now (by a sample of them).
+  bool prepared_for_weights() const;
 
   // Rows are to share by this order, which comes with the weights of a trained model. Before the
   // first product, or effective_weight().
