@@ -445,6 +445,53 @@ TEST(BiMask, KeepsTheExpectedShareOfRandomMasks) {
   }
 }
 
+// Σ min(K, keep) and #{K <= keep} over the groups of permuted outputs and all inputs, from the
+// bits.
+std::pair<int64_t, int64_t> counted(const Mask& forward, const Pattern& pattern,
+                                    const std::vector<int64_t>& permutation) {
+  int64_t kept = 0, eligible = 0;
+  for (int64_t c = 0; c < forward.cols(); ++c) {
+    for (size_t first = 0; first < permutation.size();
+         first += static_cast<size_t>(pattern.group())) {
+      const size_t end = std::min(permutation.size(), first + static_cast<size_t>(pattern.group()));
+      int held = 0;
+      for (size_t p = first; p < end; ++p) held += forward.at(permutation[p], c) ? 1 : 0;
+      kept += std::min(held, pattern.keep());
+      if (held <= pattern.keep()) ++eligible;
+    }
+  }
+  return {kept, eligible};
+}
+
+TEST(Permutation, GoalsAreWhatTheySay) {
+  for (const char* text : {"2:4", "1:4", "4:8", "1:16", "2:4x2"}) {
+    const Pattern pattern = Pattern::parse(text);
+    // Groups that end at the edge, and more columns than are summed in one go.
+    for (const WeightShape& shape : {WeightShape{70, 131, 1}, WeightShape{32, 5000, 1}}) {
+      const std::vector<float> w = gaussian(shape.outs * shape.cols(), 21);
+      const Mask forward = top_n(w, shape, pattern);
+      for (const auto goal : {PermutationGoal::kKept, PermutationGoal::kEligible}) {
+        const auto counted_for = [&](const std::vector<int64_t>& permutation) {
+          const auto [kept, eligible] = counted(forward, pattern, permutation);
+          return goal == PermutationGoal::kKept ? kept : eligible;
+        };
+        std::vector<int64_t> permutation = identity_permutation(shape.outs);
+        for (const auto search : {PermutationSearch::kRandom, PermutationSearch::kSwap}) {
+          const int64_t before = counted_for(permutation);
+          EXPECT_EQ(permutation_value(forward, pattern, goal, permutation), before) << text;
+          improve_permutation(forward, pattern, {search, goal, 60}, Rng(3), permutation);
+          // Some random ones may all be worse than the present.
+          EXPECT_GE(counted_for(permutation),
+                    search == PermutationSearch::kSwap ? before + 1 : before)
+              << text;
+        }
+        EXPECT_EQ(permutation_value(forward, pattern, goal, permutation), counted_for(permutation))
+            << text;
+      }
+    }
+  }
+}
+
 TEST(Permutation, MoreTriesAreNeverWorseAndSwapsBeatChance) {
   const WeightShape shape{64, 64, 1};
   const Pattern pattern(2, 4);
@@ -738,6 +785,15 @@ TEST(Schedule, TheTailOfTSrSteIsDense) {
   EXPECT_FALSE(run.at(60).sparse());
 }
 
+TEST(Schedule, DenseHeadsRoundUpAndTailsRoundDown) {
+  TrainedLayer head("static", "2:4", 11);  // 5.5 steps
+  EXPECT_FALSE(head.at(5).sparse());
+  EXPECT_TRUE(head.at(6).sparse());
+  TrainedLayer tail("t-sr-ste", "2:4", 62);  // 10.3 steps
+  EXPECT_TRUE(tail.at(51).sparse());
+  EXPECT_FALSE(tail.at(52).sparse());
+}
+
 TEST(Schedule, LbcIsDenseAtTheStartAndNmFromHalfOn) {
   TrainedLayer run("lbc", "2:4", 20);
   EXPECT_EQ(run.at(0).forward.density(), 1.0);
@@ -769,6 +825,45 @@ TEST(Schedule, ThePermutationIsLookedForEveryHundredSteps) {
   EXPECT_NE(first, identity_permutation(24));
   EXPECT_EQ(run.at(99).permutation, first);
   EXPECT_NE(run.at(100).permutation, first);
+  TrainedLayer later("bi-mask+dense_head=0.5", "2:4", 30);
+  EXPECT_NE(later.at(15).permutation, identity_permutation(24));  // its first sparse step
+}
+
+TEST(Schedule, ThePermutationIsLookedForAsTheRecipeSays) {
+  // What many searches find, of the same weights: entries that stay, blocks that lose nothing.
+  const auto found = [](const char* recipe) {
+    TrainedLayer run(recipe, "2:4", 0);
+    int64_t kept = 0, eligible = 0;
+    for (int64_t step = 0; step < 3000; step += 100) {
+      const LayerState& state = run.at(step);
+      const auto [kept_now, eligible_now] =
+          counted(state.forward, Pattern(2, 4), state.permutation);
+      kept += kept_now;
+      eligible += eligible_now;
+    }
+    return std::pair(kept, eligible);
+  };
+  const auto by_kept = found("bi-mask+permutation_goal=kept");
+  const auto by_eligible = found("bi-mask+permutation_goal=eligible");
+  const auto by_chance = found("bi-mask+permutation_search=random");
+  EXPECT_GT(by_kept.first, by_eligible.first);
+  EXPECT_GT(by_eligible.second, by_kept.second);
+  EXPECT_GT(by_kept.first, by_chance.first);
+}
+
+TEST(Schedule, EverySearchForAPermutationTriesOthers) {
+  const std::vector<float> weights = gaussian(24 * 40, 17);
+  const Recipe recipe = Recipe::parse("bi-mask+permutation_search=random+permutation_every=1");
+  LayerInput input;
+  input.weights = weights.data();
+  input.shape = {24, 40, 1};
+  input.pattern = Pattern(2, 4);
+  input.recipe = &recipe;
+  LayerState state;
+  bring_up_to_date(input, state);
+  const std::vector<int64_t> first = state.permutation;
+  for (state.step = 1; state.step < 20; ++state.step) bring_up_to_date(input, state);
+  EXPECT_NE(state.permutation, first);  // the same hundred again would find nothing better
 }
 
 TEST(Schedule, RowOrdersAreLookedForWhenTheyAreDue) {

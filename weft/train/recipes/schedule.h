@@ -1,5 +1,6 @@
 // When a recipe is dense, when its masks and orders are found anew, and how far its removal of
-// candidates has come. Steps are those of the optimiser, from 0; shares are of the total.
+// candidates has come. Steps are those of the optimiser, from 0; shares are of the total, a head
+// rounded up to whole steps and a tail rounded down.
 //
 //   step   0 ......... head ......................... total − tail ....... total
 //          dense       sparse                         dense
