@@ -657,10 +657,11 @@ TEST(ConvertReport, HasTheKeysThatWerePromised) {
     EXPECT_EQ(report["pattern"], "2:4");
     ASSERT_EQ(report["layers"].size(), 3u);
     for (const Json& row : report["layers"]) {
-      EXPECT_EQ(keys_of(row), (std::set<std::string>{
-                                  "name", "shape", "pattern", "why", "error_before", "error_after",
-                                  "retained_l1", "zeros", "violations", "expected_violations",
-                                  "steps", "unfinished_rows", "notes", "seconds"}));
+      EXPECT_EQ(keys_of(row),
+                (std::set<std::string>{"name", "shape", "transposed", "pattern", "why",
+                                       "error_before", "error_after", "retained_l1", "zeros",
+                                       "violations", "expected_violations", "steps",
+                                       "unfinished_rows", "notes", "seconds"}));
       EXPECT_EQ(row["steps"] == nullptr, method != "adaprune");
       const auto retained = row["retained_l1"].get<double>();
       EXPECT_TRUE(retained > 0.5 && retained < 1.0) << retained;
