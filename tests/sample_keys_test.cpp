@@ -57,6 +57,40 @@ TEST(SampleKeys, LayersAndSeedsDrawTheirOwnSamples) {
   }
 }
 
+// The noise of each micro-batch, all of the same data, of one replica.
+std::vector<torch::Tensor> noise_of_replica(const std::string& recipe, int64_t replica) {
+  LayerSettings settings;
+  settings.recipe = Recipe::parse(recipe);
+  settings.planner = std::make_shared<Planner>(PlanMode::kSparse, "");
+  settings.replica = replica;
+  settings.replicas = 2;
+  torch::manual_seed(1);
+  Linear layer(32, 48);
+  layer->configure(settings);
+  const torch::Tensor x = torch::randn({64, 32}), g = torch::randn({64, 48});
+  std::vector<torch::Tensor> noise;
+  for (int i = 0; i < 3; ++i) {
+    layer->zero_grad();
+    layer->forward(x).backward(g);
+    noise.push_back(layer->weight.grad() - torch::matmul(g.t(), x));
+  }
+  return noise;
+}
+
+TEST(SampleKeys, MicroBatchesOfAllReplicasDrawTheirOwnSamples) {
+  std::vector<torch::Tensor> all = noise_of_replica("s-ste", 0);
+  for (const torch::Tensor& noise : noise_of_replica("s-ste", 1)) all.push_back(noise);
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_LT(std::abs(correlation(all[i], all[j])), 0.15);
+  }
+}
+
+TEST(SampleKeys, TheSamplerIsThatOfTheRecipe) {
+  const torch::Tensor exact = noise_of_replica("s-ste", 0)[0];
+  const torch::Tensor two_draw = noise_of_replica("s-ste+gradient=mvue-two-draw", 0)[0];
+  EXPECT_FALSE(torch::equal(exact, two_draw));
+}
+
 TEST(SampleKeys, LayersAndSeedsSearchTheirOwnPermutations) {
   const std::string recipe = "bi-mask+permutation_search=random";
   const Drawn one = drawn_by(recipe, 1), two = drawn_by(recipe, 2), again = drawn_by(recipe, 1);
