@@ -505,7 +505,7 @@ TEST(DenseFlips, AreThoseThatASparseRunWouldCount) {
   struct Case {
     std::string counted;
     MaskOf mask;
-    int64_t first = 1, last = 12, every = 1;  // steps with masks before and after
+    int64_t first = 1, last = 12, every = 1;  // steps that are trained with masks
     std::vector<std::string> rules = {}, leave = {};
     bool ends = false;
   };
@@ -513,7 +513,7 @@ TEST(DenseFlips, AreThoseThatASparseRunWouldCount) {
       {"ste@2:4", two_of_four},
       {"s-ste@1:4", one_of_four},
       {"transposable+mask_every=1@2:4", tiles},
-      {"t-sr-ste+mask_every=1@2:4", tiles, 1, 9},         // a dense tail of 2 steps
+      {"t-sr-ste+mask_every=1@2:4", tiles, 1, 10},        // a dense tail of 2 steps
       {"ste+dense_head=0.3@2:4", two_of_four, 5, 12},     // masks from step 4 on
       {"ste+mask_every=3@2:4", two_of_four, 1, 12, 3},    // and held in between
       {"ste@2:4", by_rule, 1, 12, 1, {".*fc1=ste@1:4"}},  // a pattern of its own
@@ -542,10 +542,13 @@ TEST(DenseFlips, AreThoseThatASparseRunWouldCount) {
     ASSERT_EQ(lines.size(), 12u);
     double sum = 0.0;
     for (int64_t step = 1; step <= 12; ++step) {
-      const bool counts = step >= c.first && step <= c.last && step % c.every == 0;
+      // A mask that follows every step is found after it; others before a training pass, so that
+      // what is found of the weights after three steps belongs to the fourth.
+      const int64_t found = c.every == 1 ? step : step - 1;
+      const bool counts = step >= c.first && step <= c.last && found > 0 && found % c.every == 0;
       const double expected =
-          counts ? flips_between(weights[static_cast<size_t>(step - c.every)],
-                                 weights[static_cast<size_t>(step)], layers, c.mask)
+          counts ? flips_between(weights[static_cast<size_t>(found - c.every)],
+                                 weights[static_cast<size_t>(found)], layers, c.mask)
                  : 0.0;
       const Json& line = lines[static_cast<size_t>(step - 1)];
       EXPECT_NEAR(line["dense_flips"][c.counted].get<double>(), expected, 1e-12)
@@ -603,7 +606,7 @@ TEST(DenseFlips, OfWhatHasNoMasksOrOnlyScoresAreRefused) {
 // 12 steps of which some are dense: the mean is over the others.
 TEST(Trainer, MeanFlipRatesAreOfTheSparsePhase) {
   const std::vector<std::pair<std::string, int64_t>> cases = {
-      {"ste", 12}, {"t-sr-ste+mask_every=1", 9}, {"ste+dense_head=0.5+dense_tail=0.25", 2}};
+      {"ste", 12}, {"t-sr-ste+mask_every=1", 10}, {"ste+dense_head=0.5+dense_tail=0.25", 3}};
   for (const auto& [recipe, steps] : cases) {
     const ScratchFolder scratch;
     const RunOptions options = small_run("mlp", recipe);

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tests/fuzz/target.h"
+#include "weft/checkpoint/stored_weight.h"
 #include "weft/core/weight_shape.h"
 #include "weft/pack/pack.h"
 #include "weft/pack/packed_file.h"
@@ -17,15 +18,25 @@ void require_bounded(const LogicalTensor& tensor) {
           "a tensor that its bytes cannot stand for");
 }
 
-void pack_again(const PackedCheckpoint& packed, const LogicalTensor& tensor,
-                const std::vector<std::byte>& bytes) {
+// The elements of a weight as [outs, ins], whichever way the file stores it.
+std::vector<std::byte> weights_of(const PackedCheckpoint& packed, const LogicalTensor& tensor) {
+  std::vector<std::byte> weights;
+  packed.for_each_band(tensor, tensor.transposed(), 1, [&](const Band& band) {
+    weights.insert(weights.end(), band.bytes.begin(), band.bytes.end());
+  });
+  return weights;
+}
+
+void pack_again(const PackedCheckpoint& packed, const LogicalTensor& tensor) {
   const Pattern pattern = *tensor.pattern();
   const auto format = packed.format();
-  if (packing_obstacle(tensor.info, format)) return;
-  const MaskToPack mask = mask_to_pack(tensor.info, bytes, pattern);
-  const PackChoice choice{pattern, tensor.info.dtype};
+  const StoredWeight weight{{tensor.info, tensor.shard}, tensor.transposed()};
+  if (packing_obstacle(weight, format)) return;
+  const std::vector<std::byte> bytes = weights_of(packed, tensor);
+  const MaskToPack mask = mask_to_pack(tensor.info, bytes, pattern, weight.transposed);
+  const PackChoice choice{pattern, tensor.info.dtype, weight.transposed};
   uint64_t stored = 0;
-  for (const StoredPart& part : pack_tensor(tensor.info, bytes, mask.mask, choice, format)) {
+  for (const StoredPart& part : pack_tensor(weight.info(), bytes, mask.mask, choice, format)) {
     stored += part.bytes.size();
   }
   require(stored > 0 || bytes.empty(), "nothing is stored for weights");
@@ -37,7 +48,7 @@ void read_every_tensor(const PackedCheckpoint& packed) {
     error_or_success([&] {
       const std::vector<std::byte> bytes = packed.dense(tensor);
       require(bytes.size() == tensor.info.bytes(), "the bytes are not those of the shape");
-      if (tensor.packed()) pack_again(packed, tensor, bytes);
+      if (tensor.packed()) pack_again(packed, tensor);
     });
     if (!std::holds_alternative<LogicalTensor::Weft>(tensor.source)) continue;
     error_or_success([&] {

@@ -9,9 +9,9 @@
 #include "weft/checkpoint/stored_weight.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/median.h"
+#include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
-#include "weft/train/run/read_file.h"
 #include "weft/train/run/run_folder.h"
 
 namespace weft {

@@ -41,12 +41,10 @@ void note_products(const std::string& plan, std::set<std::string>& products) {
   }
 }
 
-// Whether a layer has a mask after this step and had one before, so that they can differ.
+// Whether a layer trained with a mask in the step that is the step-th: then it has one after it too,
+// and the two can differ.
 bool had_masks(const LayerSettings& settings, int64_t step) {
-  const auto dense = [&](int64_t at) {
-    return is_dense_step(settings.recipe, at, settings.total_steps);
-  };
-  return step >= 1 && !dense(step - 1) && !dense(step);
+  return step >= 1 && !is_dense_step(settings.recipe, step - 1, settings.total_steps);
 }
 
 }  // namespace
@@ -96,8 +94,9 @@ std::string mask_key(const LayerSettings& settings) {
   // The soft threshold keeps what top-N keeps.
   const ForwardPart forward =
       recipe.forward == ForwardPart::kSoft ? ForwardPart::kTopN : recipe.forward;
-  return fmt::format("{} {} {} {} {} {} {}", part_name(forward), settings.pattern.str(),
-                     s.mask_every, s.order_every, s.order_end, s.dense_head, s.dense_tail);
+  return fmt::format("{} {} {} {} {} {} {} {}", part_name(forward), recipe.mask_solver().name,
+                     settings.pattern.str(), mask_interval(recipe, settings.pattern), s.order_every,
+                     s.order_end, s.dense_head, s.dense_tail);
 }
 
 }  // namespace
@@ -125,7 +124,7 @@ DenseFlips::DenseFlips(torch::nn::Module& model, const std::vector<Counted>& cou
       };
       shadow.mask = buffer("mask", empty_words());
       shadow.row_order = buffer("row_order", empty_words());
-      shadow.counts = buffer("counts", torch::zeros({2}, torch::kLong));
+      shadow.counts = buffer("counts", torch::zeros({3}, torch::kLong));
       shadows_.push_back(std::move(shadow));
     }
   }
@@ -134,7 +133,7 @@ DenseFlips::DenseFlips(torch::nn::Module& model, const std::vector<Counted>& cou
 void DenseFlips::begin() {
   for (Shadow& shadow : shadows_) {
     shadow.state = LayerState();
-    shadow.counts.set_data(torch::zeros({2}, torch::kLong));
+    shadow.counts.set_data(torch::zeros({3}, torch::kLong));
     update(shadow, 0);
   }
 }
@@ -143,10 +142,10 @@ void DenseFlips::restore(int64_t step) {
   for (Shadow& shadow : shadows_) {
     const WeightShape shape = shadow.layer->weight_shape();
     const std::string context = fmt::format("the flips of {}", shadow.settings.label);
-    WEFT_CHECK(shadow.counts.numel() == 2, "{}: {} counts instead of 2", context,
+    WEFT_CHECK(shadow.counts.numel() == 3, "{}: {} counts instead of 3", context,
                shadow.counts.numel());
     shadow.state = LayerState();
-    shadow.state.step = step;
+    shadow.state.step = shadow.state.refreshed = step;
     shadow.state.begun = true;
     shadow.state.forward = mask_from(shadow.mask, shape.outs, shape.cols(), context);
     shadow.state.row_order = permutation_from(shadow.row_order, shape.outs, context);
@@ -162,7 +161,6 @@ void DenseFlips::update(Shadow& shadow, int64_t step) {
   const torch::Tensor host =
       shadow.layer->weight.detach().to(torch::kCPU, torch::kFloat).contiguous();
   LayerState& state = shadow.state;
-  const Mask before = state.forward;
   state.step = step;
   state.seed = shadow.settings.seed;
   state.layer = shadow.settings.number;
@@ -173,13 +171,20 @@ void DenseFlips::update(Shadow& shadow, int64_t step) {
   input.pattern = shadow.settings.pattern;
   input.recipe = &shadow.settings.recipe;
   input.total_steps = shadow.settings.total_steps;
+  int64_t* counts = shadow.counts.data_ptr<int64_t>();
+  const Mask trained = state.forward;
   bring_up_to_date(input, state);
-  const bool both = before.rows() > 0 && state.sparse();
-  shadow.changed = both ? Mask::differing(before, state.forward) : 0;
-  shadow.compared = both ? host.numel() : 0;
+  const bool counted = trained.rows() > 0;
+  shadow.changed = counted ? counts[2] + Mask::differing(trained, state.forward) : 0;
+  shadow.compared = counted ? host.numel() : 0;
+  counts[0] += shadow.changed;
+  counts[1] += shadow.compared;
+  const Mask stored = state.forward;  // what the next training pass would change
+  if (is_refresh_due(input, state)) refresh(input, state);
+  counts[2] = stored.rows() == state.forward.rows() ? Mask::differing(stored, state.forward) : 0;
+  state.refreshed = step;
   shadow.mask.set_data(words_of(state.forward));
   shadow.row_order.set_data(words_of(state.row_order));
-  shadow.counts.add_(torch::tensor({shadow.changed, shadow.compared}, torch::kLong));
 }
 
 DenseFlips::Rates DenseFlips::rates(size_t counted) const {

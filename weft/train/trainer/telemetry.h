@@ -29,8 +29,7 @@ ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<Layer>>&
 // How often the masks of sparse runs would change on the weights of this one, which is dense: what
 // the flip rate of a recipe is compared with. For every recipe that is counted
 //
-//   the layers   are those that sparsify would make sparse by it, with the same rules and ends,
-//   each
+//   the layers   are those that sparsify would make sparse by it, with the same rules and ends, each
 //                at the pattern that it would have
 //   the masks    are those that the recipe would find, when it would find them: top-N, transposable
 //                or fixed, shared by rows or not, every step or every so many (layer_state.h)
@@ -63,8 +62,10 @@ class DenseFlips {
     std::shared_ptr<Layer> layer;
     LayerSettings settings;
     LayerState state;
-    int64_t changed = 0, compared = 0;      // bits and weights, by the last count
-    torch::Tensor mask, row_order, counts;  // the buffers; counts: both sums over all counts
+    int64_t changed = 0, compared = 0;  // bits and weights, by the last count
+    // The buffers. counts: both sums over all counts, and the bits that the next training pass would
+    // change before it begins.
+    torch::Tensor mask, row_order, counts;
   };
   void update(Shadow& shadow, int64_t step);
 
