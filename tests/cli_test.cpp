@@ -354,7 +354,7 @@ TEST(Mask, KeepsThePromisesOfTensorsThatItLeavesAlone) {
   const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   ASSERT_EQ(run({"mask", model, out, "--pattern", "2:4", "--include", "fc1.weight"}).code, 0);
-  ASSERT_EQ(run({"mask", out, out, "--pattern", "1:4", "--include", "conv"}).code, 0);
+  ASSERT_EQ(run({"mask", out, out, "--pattern", "1:4", "--include", "conv", "--in-place"}).code, 0);
   const Json report = run({"check", out, "--json"}).json();
   ASSERT_EQ(report["tensors"].size(), 2u);
   EXPECT_EQ(report["tensors"][0]["pattern"], "2:4");
@@ -531,7 +531,7 @@ TEST(Check, APlanForATensorThatIsGoneFailsTheCheckAndNothingElse) {
       {{"weft.plan", R"({"version":1,"tensors":{"gone.weight":{"pattern":"2:4","axis":"in"}}})"}});
   expect_one_line(run({"check", file}), 1, {"gone.weight"});
   EXPECT_EQ(run({"info", file}).code, 0);
-  EXPECT_EQ(run({"mask", file, file, "--pattern", "2:4"}).code, 0);
+  EXPECT_EQ(run({"mask", file, file, "--pattern", "2:4", "--in-place"}).code, 0);
   EXPECT_EQ(run({"check", file}).code, 0);
 }
 

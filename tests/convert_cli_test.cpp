@@ -742,7 +742,9 @@ TEST(Convert, AModelMayTakeItsOwnPlace) {
   const std::string in = model.write(folder), inputs = model.write_inputs(folder);
   const std::vector<std::string> flags = {"--method", "adaprune", "--calibration", inputs};
   ASSERT_EQ(convert(in, folder / "o", "2:4", flags).code, 0);
-  ASSERT_EQ(convert(in, in, "2:4", flags).code, 0);
+  std::vector<std::string> in_place = flags;
+  in_place.push_back("--in-place");
+  ASSERT_EQ(convert(in, in, "2:4", in_place).code, 0);
   EXPECT_TRUE(contents(in) == contents(folder / "o"));
   // What is sparse already stays, bit for bit.
   ASSERT_EQ(convert(in, folder / "again", "2:4", flags).code, 0);

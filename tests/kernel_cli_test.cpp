@@ -185,7 +185,7 @@ TEST_F(KernelCommands, WrongUsageIsNamed) {
   }
   const Outcome missing = run({"plan", "--shape", "8x8x8", "--saved", cache_ / "none"});
   EXPECT_EQ(missing.code, 1);
-  EXPECT_TRUE(contains(missing.err, "none: cannot be read")) << missing.err;
+  EXPECT_TRUE(contains(missing.err, "none: cannot open")) << missing.err;
 }
 
 }  // namespace

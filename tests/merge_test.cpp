@@ -349,7 +349,8 @@ TEST(Merge, PatternsComeFromTheFlagOrFromThePlan) {
   const ScratchFolder folder;
   const std::string model = write_model(folder), base = folder / "b", out = folder / "o";
   ASSERT_EQ(run({"mask", model, base, "--pattern", "2:4", "--include", "fc1.weight"}).code, 0);
-  ASSERT_EQ(run({"mask", base, base, "--pattern", "1:4", "--include", "embed"}).code, 0);
+  ASSERT_EQ(run({"mask", base, base, "--pattern", "1:4", "--include", "embed", "--in-place"}).code,
+            0);
   const auto fc1 = gaussian(960, 1), conv = gaussian(1152, 2), embed = gaussian(256, 3);
   write_file(folder / "d", {{"fc1.weight", Dtype::kF32, {24, 40}, fc1},
                             {"embed_tokens.weight", Dtype::kF32, {16, 16}, embed}});
@@ -396,7 +397,7 @@ TEST(Merge, AFileMayBecomeItsOwnBase) {
   const std::string base = write_integer_base(folder);
   const auto weights = floats_of(base, "fc.weight"), delta = integers(128, 5);
   write_file(folder / "d", {{"fc.weight", Dtype::kF32, {8, 16}, delta}});
-  merged_json({base, folder / "d", base});
+  merged_json({base, folder / "d", base, "--in-place"});
   EXPECT_EQ(floats_of(base, "fc.weight"), merged_within(weights, in_double(delta)));
 }
 

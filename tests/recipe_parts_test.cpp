@@ -860,9 +860,9 @@ TEST(Schedule, EverySearchForAPermutationTriesOthers) {
   input.pattern = Pattern(2, 4);
   input.recipe = &recipe;
   LayerState state;
-  bring_up_to_date(input, state);
+  refresh(input, state);
   const std::vector<int64_t> first = state.permutation;
-  for (state.step = 1; state.step < 20; ++state.step) bring_up_to_date(input, state);
+  for (state.step = 1; state.step < 20; ++state.step) refresh(input, state);
   EXPECT_NE(state.permutation, first);  // the same hundred again would find nothing better
 }
 

@@ -332,7 +332,7 @@ TEST_F(TrainerCommands, ASignalEndsTimingPlanningAndConverting) {
                         const std::string& name) {
     return std::vector<std::string>{
         "train", "--model", model, "--width",        width,       "--batch",
-        "64",    "--steps", "2",   "--train-images", "200",       "--test-images",
+        "64",    "--steps", "2",   "--train-images", "1000",      "--test-images",
         "50",    "--plan",  plan,  "--out",          folder(name)};
   };
   ASSERT_EQ(run(wide("mlp", "768", "dense", "run")).code, 0);
