@@ -75,6 +75,33 @@ TEST(Sparsify, SaysWhatHappenedToEveryLayerAndWhy) {
   EXPECT_EQ(reports["7"].reason, "the last layer");
 }
 
+TEST(Sparsify, EveryLayerHasTheSettingsOfThePlan) {
+  Net model;
+  TrainingPlan plan = plan_of("sr-ste");
+  plan.seed = 77;
+  plan.micro_batches = 3;
+  plan.replica = 1;
+  plan.replicas = 2;
+  plan.force_plain = true;
+  plan.telemetry = true;
+  plan.precision = Precision::kBf16;
+  const std::vector<LayerReport> reports = sparsify(*model, plan);
+  for (const auto& [name, layer] : layers_of(*model)) {
+    const LayerSettings& settings = layer->settings();
+    EXPECT_EQ(settings.label, name);
+    EXPECT_EQ(reports.at(static_cast<size_t>(settings.number)).name, name);
+    EXPECT_EQ(settings.seed, 77u);
+    EXPECT_EQ(settings.micro_batches, 3);
+    EXPECT_EQ(settings.replica, 1);
+    EXPECT_EQ(settings.replicas, 2);
+    EXPECT_EQ(settings.total_steps, plan.total_steps);
+    EXPECT_TRUE(settings.force_plain);
+    EXPECT_TRUE(settings.telemetry);
+    EXPECT_EQ(settings.precision, Precision::kBf16);
+    EXPECT_EQ(settings.planner, plan.planner);
+  }
+}
+
 TEST(Sparsify, RulesComeBeforeDefaults) {
   TrainingPlan plan = plan_of("dense");
   plan.rules = {{"0", "ste", Pattern(2, 4)},
