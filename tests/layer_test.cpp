@@ -696,5 +696,18 @@ TEST(Telemetry, KnowsWhatARecipeHolds) {
   EXPECT_EQ(soft.layer->telemetry().plan, "sparse/sparse/sparse");
 }
 
+// So that a model that is exported and loaded computes what was trained, to the bit.
+TEST(EffectiveWeight, HasTheBitsThatProductsMultiplyWith) {
+  for (const char* recipe : {"s-ste", "sr-ste"}) {
+    for (const char* pattern : {"2:4", "1:4", "2:4x2"}) {
+      const auto layer = make_layer(Kind::kLinear, settings_of(recipe, pattern));
+      const torch::NoGradGuard no_grad;
+      layer->bias.zero_();
+      const torch::Tensor products = layer->forward(torch::eye(36)).t();
+      EXPECT_TRUE(torch::equal(products, layer->effective_weight())) << recipe << ' ' << pattern;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft

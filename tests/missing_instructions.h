@@ -356,6 +356,7 @@ class MissingInstructions {
         }
       }
       switch (opcode_) {
+        case 0x17: return 4;
         case 0x18:
         case 0x19:
         case 0x38:
@@ -530,6 +531,7 @@ class MissingInstructions {
 
     bool stores() const {
       if (map_ == 1) return opcode_ == 0x7f || opcode_ == 0x11 || opcode_ == 0x29;
+      if (map_ == 3 && opcode_ == 0x17) return memory_;  // VEXTRACTPS
       return map_ == 3 &&
              (opcode_ == 0x19 || opcode_ == 0x1b || opcode_ == 0x39 || opcode_ == 0x3b);
     }

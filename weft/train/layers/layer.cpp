@@ -397,10 +397,16 @@ void Layer::describe_operands(LayerOperands& operands) const {
 torch::Tensor Layer::plain_operand(const Mask& mask) const {
   if (mask.rows() == 0) return weight.detach();
   if (values_are_weights(settings_.recipe)) return weight.detach() * mask_tensor(mask, weight);
-  const torch::Tensor host = weight.detach().to(torch::kCPU, torch::kDouble).contiguous();
+  // In the arithmetic of the packed path, so that what is exported has the bits that were trained.
+  const bool wide = weight.scalar_type() == torch::kDouble;
+  const torch::Tensor host =
+      weight.detach().to(torch::kCPU, wide ? torch::kDouble : torch::kFloat).contiguous();
   torch::Tensor soft = torch::empty_like(host);
-  soft_threshold(host.data_ptr<double>(), mask, weight_shape(), settings_.pattern, state_.beta,
-                 soft.data_ptr<double>(), state_.row_order);
+  const auto shrink = [&]<typename T>(T) {
+    soft_threshold(host.data_ptr<T>(), mask, weight_shape(), settings_.pattern, state_.beta,
+                   soft.data_ptr<T>(), state_.row_order);
+  };
+  wide ? shrink(double()) : shrink(float());
   return soft.to(weight.device(), weight.scalar_type());
 }
 
