@@ -6,7 +6,7 @@
 // round in the other, so that a noisy machine hits them alike. Figures are medians over rounds; the
 // spread is that of the ratios within rounds. The dense layer runs on weft's dense path, oneDNN.
 //
-// Work that comes once in many steps (a mask every 40, a permutation every 100) is timed by itself
+// Work that comes once in many steps (a mask every 16 at 4:8, a permutation every 100) is timed by itself
 // and divided by that number: it is in mask_ms and in sparse_ms. A recipe is measured in its sparse
 // phase: static and t-sr-ste between their dense head and tail.
 //

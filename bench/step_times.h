@@ -1,6 +1,6 @@
 // Where the time of training steps goes, over rounds in which dense steps take turns with them.
 //
-// Work that comes once in many steps (a mask every 40, a permutation every 100) is timed by itself
+// Work that comes once in many steps (a mask every 16 at 4:8, a permutation every 100) is timed by itself
 // and divided by that number: `rare_ms`. It counts as mask time.
 #pragma once
 

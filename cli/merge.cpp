@@ -133,8 +133,11 @@ class MergeCommand : public Command {
     if (selection.left_alone_by_name(info.name)) return std::nullopt;
     const bool selected = !selection.left_alone(info);
     if (selected && !pattern_text_.empty()) {
+      // The adapter may know better than the base how a weight is stored (fan_in_fan_out).
+      const Delta& delta = deltas_.at(info.name);
+      const bool transposed = delta.lora ? delta.lora->transposed : selection.is_transposed(info);
       return Promise{Pattern::parse(pattern_text_), transposable_ ? Axis::kBoth : Axis::kIn, "",
-                     selection.is_transposed(info)};
+                     transposed};
     }
     const auto planned = plan_.tensors.find(info.name);
     if (planned != plan_.tensors.end()) {

@@ -27,7 +27,7 @@ void require_scores_trained(const std::string& name, const Layer& layer,
   if (!layer.scores.defined() || !layer.scores.requires_grad()) return;
   WEFT_CHECK(trains(optimizer, layer.scores),
              "{}: the optimiser trains the weights and not the scores of '{}': make it after "
-             "sparsify, from the parameters that the model then has",
+             "sparsify, from all parameters that the model then has",
              name.empty() ? layer.name() : name, layer.settings().recipe.name);
 }
 

@@ -67,6 +67,8 @@ class TensorReader {
   LinearWeights linear(const std::string& layer, int64_t outs, int64_t ins, bool has_bias = true) {
     const std::string name = layer + ".weight";
     const LogicalTensor& tensor = checked(name, {outs, ins});
+    WEFT_CHECK(!tensor.transposed(), "{} is packed as stored [ins, outs], accepted is [outs, ins]",
+               name_of(tensor));
     matrices_.insert(name);
     std::vector<float> bias;
     if (has_bias) bias = values(layer + ".bias", {outs});

@@ -2,9 +2,8 @@
 // checked that could come from a damaged file. `context` begins the message of an Error.
 //
 //   mask       [rows, words]   bits as in Mask, the first column lowest
-//   counters   [10]            version, begun, step, call, seed, layer, scaled, the bits of β, a
-//   hash
-//                              of the recipe and pattern that they belong to, refreshed
+//   counters   [10]            version, begun, step, call, seed, layer, scaled, the bits of β,
+//                              a hash of the recipe and pattern that they belong to, refreshed
 #pragma once
 
 #include <torch/types.h>

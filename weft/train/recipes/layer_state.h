@@ -4,17 +4,16 @@
 //
 //   bring_up_to_date(input, state)     after an optimiser step: what follows the weights at every
 //                                      step (masks with an interval of 1, the removal of lbc)
-//   refresh(input, state)              before the first training pass of a step: what is due at
-//   that
+//   refresh(input, state)              before the first training pass of a step: what is due at that
 //                                      step (the dense phase and its end, row orders, permutations,
 //                                      masks with a longer interval)
 //   forward_values(input, state, out)  W̃ itself
 //
-// Each is a pure function of the weights, the scores and the state. Evaluation and export call
-// neither, so what they use is what was trained: a mask that would be found at step 40 is found
-// when a 41st step is taken, and not if 40 was the last. The same holds for the phase: at the very
-// step where the dense tail begins, or the dense head ends, an evaluation still shows the phase
-// before.
+// Each is a pure function of the weights, the scores and the state. Once training has begun,
+// evaluation and export call neither, so what they use is what was trained: a mask that would be
+// found at step 40 is found when a 41st step is taken, and not if 40 was the last. The same holds
+// for the phase: at the very step where the dense tail begins, or the dense head ends, an
+// evaluation still shows the phase before.
 #pragma once
 
 #include <cstdint>
