@@ -660,7 +660,8 @@ std::pair<double, double> losses_of_training(const std::string& recipe,
 
 TEST(Teacher, EveryRecipeLearnsIt) {
   std::vector<std::string> names = {kFixedTransposable, kEveryForty, "t-sr-ste+mask_every=40",
-                                    "sr-ste+mask_every=40", "transposable+mask_every=1+solver=greedy-keep"};
+                                    "sr-ste+mask_every=40",
+                                    "transposable+mask_every=1+solver=greedy-keep"};
   for (const Recipe& recipe : recipes()) names.push_back(recipe.name);
   for (const std::string& recipe : names) {
     for (const char* pattern : {"2:4", "1:4", "4:8", "2:4x2"}) {
