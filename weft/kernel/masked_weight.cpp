@@ -49,7 +49,7 @@ constexpr int kParts = 8 / kLanes;  // vectors that hold the eight partial sums 
 
 // As in panel_kernel.cpp: or g++ may load it again for each of the multiply-adds that use it.
 HWY_INLINE void KeepInRegister(Vec& v) {
-#if HWY_ARCH_X86 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL  // clang 14 has no such operands
   asm("" : "+v"(v.raw));
 #else
   (void)v;

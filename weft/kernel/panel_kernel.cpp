@@ -45,7 +45,7 @@ HWY_INLINE Vec Broadcast(const uint16_t* value) { return hn::Set(D(), bf16_to_fl
 // Without it g++ folds the load into each of the multiply-adds that use it, and sharing buys
 // nothing.
 HWY_INLINE void KeepInRegister(Vec& v) {
-#if HWY_ARCH_X86 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC_ACTUAL  // clang 14 has no such operands
   asm("" : "+v"(v.raw));
 #else
   (void)v;

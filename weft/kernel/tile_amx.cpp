@@ -9,8 +9,14 @@
 
 #if defined(__x86_64__)
 
+#if defined(__clang__)
+#include <immintrin.h>
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512bw,avx512vl,amx-tile,amx-bf16"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,amx-tile,amx-bf16")
+#endif
 
 #include "weft/kernel/tile_gather-inl.h"
 
@@ -158,6 +164,10 @@ const TileOps kAmxTiles = {begin_amx, end_amx, sparse_amx, dense_amx, busy_amx};
 
 }  // namespace weft
 
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
 #endif

@@ -6,8 +6,14 @@
 
 #if defined(__x86_64__)
 
+#if defined(__clang__)
+#include <immintrin.h>
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))), \
+                             apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
+#endif
 
 #include "weft/kernel/tile_gather-inl.h"
 
@@ -95,6 +101,10 @@ const TileOps kAvx512Bf16Tiles = {nothing_512, nothing_512, sparse_512, dense_51
 
 }  // namespace weft
 
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
 #endif
