@@ -60,6 +60,36 @@ TEST(RunOptions, AConfigurationFileSetsWhatItNames) {
   EXPECT_EQ(options.recipe, RunOptions().recipe);
 }
 
+// toml++ gets to see other letters.
+TEST(RunOptions, LettersBeyondAsciiAreForCommentsAndStrings) {
+  const ScratchFolder folder;
+  put(folder / "run.toml",
+      "\xef\xbb\xbf"
+      R"(# café "
+plan = "é \" 中\u00e9😀" # é
+init = """aé"é \
+  é  Ж""""
+data = 'text:ü\n'
+steps = 3
+)");
+  RunOptions options;
+  read_config(folder / "run.toml", options);
+  EXPECT_EQ(options.plan, "é \" 中é😀");
+  EXPECT_EQ(options.init, "aé\"é é  Ж\"");
+  EXPECT_EQ(options.data, "text:ü\\n");
+  EXPECT_EQ(options.steps, 3);
+  for (const char* bad : {"é = 1", "steps = 1 Ж", "rule = [é]", "init = '''x''' é",
+                          "steps\u00a0= 1", "steps = 7x\"\"\"aé\"\"\"", "init = \"\"\"\\é\"\"\""}) {
+    const std::string problem = config_problem(bad);
+    EXPECT_TRUE(contains(problem, "run.toml:1: ")) << problem;
+    EXPECT_FALSE(contains(problem, "F00E9")) << problem;
+  }
+  EXPECT_TRUE(contains(config_problem("rnn = 'é'"), "unknown key 'rnn'"));
+  EXPECT_TRUE(contains(config_problem("model = 'é'"), "'é': accepted are"));
+  EXPECT_TRUE(contains(config_problem("'é' = 1"), "unknown key 'é'"));
+  EXPECT_TRUE(contains(config_problem("plan = '\U000f00e9'"), "U+F00E9 is for private use"));
+}
+
 TEST(RunOptions, AWrongConfigurationIsNamedWithItsLine) {
   EXPECT_TRUE(contains(config_problem("steps = 3\nlerning-rate = 1"),
                        "run.toml:2: unknown key 'lerning-rate': did you mean 'learning-rate'?"));
@@ -68,6 +98,10 @@ TEST(RunOptions, AWrongConfigurationIsNamedWithItsLine) {
   EXPECT_TRUE(contains(config_problem("steps = 1.5"), "'1.5' is no whole number"));
   EXPECT_TRUE(contains(config_problem("steps = 1979-05-27"), "no text, number"));
   EXPECT_TRUE(contains(config_problem("[model]\nname = 1"), "model"));
+  // toml++ asserts that such things do not come.
+  for (const char* bad : {"steps = 1\n  [\n", "[\x01]", "steps =1979-02-27T\"cnn\"07:64:00Z1"}) {
+    EXPECT_TRUE(contains(config_problem(bad), "run.toml: not valid TOML: ")) << bad;
+  }
   EXPECT_TRUE(contains(config_problem("steps = [1, 2]"), "2 values, and one is wanted"));
   EXPECT_TRUE(contains(config_problem("model = \"rnn\""), "accepted are cnn, gpt, mlp, vit"));
   EXPECT_TRUE(contains(config_problem("recipe = \"magic\""), "magic"));

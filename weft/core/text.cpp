@@ -6,7 +6,22 @@
 namespace weft {
 namespace {
 
-// Length of the well-formed UTF-8 sequence at the front of `text`; 0 if there is none.
+std::string escaped(char c) {
+  if (c == '\n') return "\\n";
+  if (c == '\r') return "\\r";
+  if (c == '\t') return "\\t";
+  return fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+}
+
+bool is_control(std::string_view sequence) {
+  const auto first = static_cast<unsigned char>(sequence[0]);
+  const bool c1 =
+      sequence.size() == 2 && first == 0xc2 && static_cast<unsigned char>(sequence[1]) < 0xa0;
+  return first < 0x20 || first == 0x7f || c1;
+}
+
+}  // namespace
+
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -27,21 +42,25 @@ size_t utf8_length(std::string_view text) {
   return length;
 }
 
-std::string escaped(char c) {
-  if (c == '\n') return "\\n";
-  if (c == '\r') return "\\r";
-  if (c == '\t') return "\\t";
-  return fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+void append_utf8(std::string& text, char32_t letter) {
+  const auto byte = [&](char32_t bits) { text += static_cast<char>(bits); };
+  const auto further = [&](int shift) { byte(0x80 | ((letter >> shift) & 0x3f)); };
+  if (letter < 0x80) {
+    byte(letter);
+  } else if (letter < 0x800) {
+    byte(0xc0 | letter >> 6);
+    further(0);
+  } else if (letter < 0x10000) {
+    byte(0xe0 | letter >> 12);
+    further(6);
+    further(0);
+  } else {
+    byte(0xf0 | letter >> 18);
+    further(12);
+    further(6);
+    further(0);
+  }
 }
-
-bool is_control(std::string_view sequence) {
-  const auto first = static_cast<unsigned char>(sequence[0]);
-  const bool c1 =
-      sequence.size() == 2 && first == 0xc2 && static_cast<unsigned char>(sequence[1]) < 0xa0;
-  return first < 0x20 || first == 0x7f || c1;
-}
-
-}  // namespace
 
 std::string printable(std::string_view text, size_t most) {
   std::string result;
