@@ -32,11 +32,11 @@ class CliFlags : public Flags {
                const char* help) override {
     const bool limited = high < std::numeric_limits<int64_t>::max();
     add_number(name, value, help, limited ? fmt::format("{}-{}", low, high) : "",
-               [=](const std::string& text) { parse_integer(text, low, high); });
+               [=](const std::string& text) { return parse_integer(text, low, high); });
   }
   void number(const char* name, double& value, double low, double high, const char* help) override {
     add_number(name, value, help, "",
-               [=](const std::string& text) { parse_number(text, low, high); });
+               [=](const std::string& text) { return parse_number(text, low, high); });
   }
   void size(const char* name, uint64_t& value, const char* help) override {
     app_.add_option(name, value, help)
@@ -53,16 +53,17 @@ class CliFlags : public Flags {
   template <typename Number, typename Parse>
   void add_number(const char* name, Number& value, const char* help, const std::string& range,
                   Parse parse) {
+    // CLI11 reads 010 as eight. So it gets what was checked, written in its shortest form.
     const auto problem = [parse](std::string& text) -> std::string {
       try {
-        parse(text);
+        text = fmt::format("{}", parse(text));
         return "";
       } catch (const Error& error) {
         return error.what();
       }
     };
     app_.add_option(name, value, help)
-        ->check(CLI::Validator(problem, range))
+        ->transform(CLI::Validator(problem, range))
         ->capture_default_str();
   }
   static void constrain(CLI::Option* option, const char* type, const Problem& problem) {

@@ -112,14 +112,19 @@ void InPlaceFlag::declare(Flags& flags, const char* in) {
   flags.flag("--in-place", on, help.c_str());
 }
 
-std::vector<KeptFiles> InPlaceFlag::kept(const Checkpoint& in, const std::string& out,
+std::vector<KeptFiles> InPlaceFlag::kept(const Checkpoint& in, std::string& out,
                                          const CheckpointLayout& layout) const {
   if (!on) return {{in_, in.paths(), "name another, or replace it with --in-place"}};
   // The index comes first, if there is one: it says which files are the checkpoint.
+  const std::filesystem::path source = in.paths().front();
+  const std::filesystem::path folder = source.has_parent_path() ? source.parent_path() : ".";
+  if (!layout.index && FileIdentity::of(out) == FileIdentity::of(folder)) {
+    out = source.string();
+  }
   const std::filesystem::path target = output_files(out, layout).front();
-  if (FileIdentity::of(target) != FileIdentity::of(in.paths().front())) {
-    throw UsageError(fmt::format("--in-place: OUT {} is not {} {}", target.string(), in_,
-                                 in.paths().front().string()));
+  if (FileIdentity::of(target) != FileIdentity::of(source)) {
+    throw UsageError(
+        fmt::format("--in-place: OUT {} is not {} {}", target.string(), in_, source.string()));
   }
   return {};
 }

@@ -60,8 +60,9 @@ struct InPlaceFlag {
 
   void declare(Flags& flags, const char* in = "IN");
   // The files of `in` among those that OUT must not replace; none if they are what is replaced.
-  // Throws UsageError if --in-place is given and OUT is another file.
-  std::vector<KeptFiles> kept(const Checkpoint& in, const std::string& out,
+  // Throws UsageError if --in-place is given and OUT is another file. An OUT that is the folder of a
+  // single file becomes that file, as it does for IN.
+  std::vector<KeptFiles> kept(const Checkpoint& in, std::string& out,
                               const CheckpointLayout& layout) const;
 
  private:

@@ -123,6 +123,14 @@ TEST(Usage, NoFlagOfAnyCommandTakesNanOrInfinityForANumber) {
   EXPECT_GT(flags, 80) << "the help pages are not what this test can read";
 }
 
+// A leading zero is no octal.
+TEST(Usage, NumbersAreDecimal) {
+  const ScratchFolder scratch;
+  ASSERT_EQ(run({"synth", scratch / "m", "--layers", "3", "--width", "16", "--shards", "010"}).code,
+            0);
+  EXPECT_TRUE(std::filesystem::exists(scratch / "m" / "model-00010-of-00010.safetensors"));
+}
+
 TEST(Usage, AnUnknownCommandIsNamed) {
   expect_one_line(run({"nonsense"}), 2, {"nonsense", "mask", "check"});
 }

@@ -423,6 +423,25 @@ TEST(HuggingFace, AConfigThatCannotBeReadIsSaidAndNamesDecide) {
   }
 }
 
+// Both are called "heads" or "fc", and only one of each pair is the end of a network.
+TEST(HuggingFace, HeadsOfAttentionAndOfNetworksAreToldApart) {
+  const ScratchFolder folder;
+  const std::string file = folder / "model.safetensors";
+  write_tensors(file, {{"fc.weight", {n, n}, ""}});
+  EXPECT_EQ(outcomes(report_of({"mask", file, folder / "o", "--pattern", "2:4"})).at("fc.weight"),
+            kMasked);
+  write_tensors(file, {{"blocks.0.sa.heads.0.key.weight", {n, n}, ""},
+                       {"heads.head.weight", {n, n}, ""},
+                       {"layer.0.fc.weight", {n, n}, ""},
+                       {"layer1.0.conv1.weight", {n, n, 3, 3}, ""},
+                       {"fc.weight", {n, n}, ""}});
+  const auto found = outcomes(report_of({"mask", file, folder / "o", "--pattern", "2:4"}));
+  EXPECT_EQ(found.at("blocks.0.sa.heads.0.key.weight"), kMasked);
+  EXPECT_EQ(found.at("heads.head.weight"), kHead);
+  EXPECT_EQ(found.at("layer.0.fc.weight"), kMasked);
+  EXPECT_EQ(found.at("fc.weight"), kHead);
+}
+
 TEST(HuggingFace, WhatIsLeftAloneCanBeIncluded) {
   const ScratchFolder folder;
   const std::string file = folder / "model.safetensors", out = folder / "o";

@@ -1,6 +1,7 @@
 // Checkpoints that are written over themselves, killed at every moment: all old or all new.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -83,9 +84,9 @@ void write_shards(const fs::path& folder, uint64_t seed = 0) {
 }
 
 // Every byte becomes its complement.
-void invert_in_place(const fs::path& path) {
+void invert(const fs::path& path, const fs::path& out) {
   const Checkpoint from = Checkpoint::open(path);
-  CheckpointWriter writer(path, from, {});
+  CheckpointWriter writer(out, from, {});
   for (const ShardedTensor& tensor : from.tensors()) {
     std::vector<std::byte> bytes(tensor.info.bytes());
     from.read(tensor, 0, bytes);
@@ -95,6 +96,15 @@ void invert_in_place(const fs::path& path) {
   writer.commit();
 }
 
+std::map<std::string, std::string> files_in(const fs::path& path) {
+  std::map<std::string, std::string> found;
+  if (!fs::is_directory(path)) return {{path.string(), contents(path)}};
+  for (const std::string& name : names_in(path)) found[name] = contents(path / name);
+  return found;
+}
+
+void invert_in_place(const fs::path& path) { invert(path, path); }
+
 Tensors inverted(Tensors tensors) {
   for (auto& [name, bytes] : tensors) {
     for (char& byte : bytes) byte = static_cast<char>(~byte);
@@ -103,12 +113,12 @@ Tensors inverted(Tensors tensors) {
 }
 
 // Whether a child that is killed at that call lived to the end.
-bool survives(const fs::path& path, int call) {
+bool survives(const fs::path& path, int call, const fs::path& out = {}) {
   const pid_t child = ::fork();
   if (child == 0) {
     calls = 0;
     fatal = call;
-    invert_in_place(path);
+    invert(path, out.empty() ? path : out);
     ::_exit(0);
   }
   int status = 0;
@@ -181,6 +191,57 @@ TEST(InPlace, ASecondKillAfterTheFirstIsSurvivedAsWell) {
       EXPECT_TRUE(found == before || found == inverted(before)) << "a mixture";
     }
   }
+}
+
+// Two indices may lead to files of one folder; what is provisional for one may be all that the other
+// has.
+TEST(InPlace, WhatAnotherIndexLeadsToIsNotALeftOver) {
+  const ScratchFolder scratch;
+  write_shards(scratch / "in");
+  const fs::path folder = scratch / "in";
+  const std::string other = ".in-place-1." + shard_name(0), mine = ".in-place-2." + shard_name(0);
+  fs::copy(folder / shard_name(0), folder / other);
+  fs::copy(folder / shard_name(0), folder / mine);
+  put(folder / "other.safetensors.index.json",
+      Json{{"metadata", Json::object()}, {"weight_map", {{"layer0.weight", other}}}}.dump());
+  invert_in_place(folder / kIndex);
+  EXPECT_TRUE(fs::exists(folder / other));
+  EXPECT_FALSE(fs::exists(folder / mine));
+}
+
+TEST(InPlace, AFolderThatIsLockedIsAnErrorAndNotAWaitForEver) {
+  const ScratchFolder scratch;
+  write_shards(scratch / "in");
+  const auto before = files_in(scratch / "in");
+  const int fd = ::open((scratch / "in").c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(fd, LOCK_EX), 0);
+  EXPECT_THROW(invert_in_place(scratch / "in"), Error);
+  EXPECT_EQ(files_in(scratch / "in"), before);
+  ::close(fd);
+}
+
+// Shards of the same names without an index are files that a user has. Killed at each moment they are
+// all old, or an index leads to all of the new ones.
+TEST(InPlace, ShardsThatNoIndexLeadsToAreReplacedAsOneToo) {
+  bool done = false;
+  int old = 0;
+  for (int call = 0; !done; ++call) {
+    SCOPED_TRACE(fmt::format("killed at call {}", call));
+    ASSERT_LT(call, 1000);
+    const ScratchFolder scratch;
+    write_shards(scratch / "in");
+    write_shards(scratch / "out", 7);
+    fs::remove(scratch / "out" / kIndex);
+    const auto before = files_in(scratch / "out");
+    done = survives(scratch / "in", call, scratch / "out");
+    if (fs::exists(scratch / "out" / kIndex)) {
+      EXPECT_EQ(read_all(scratch / "out"), inverted(read_all(scratch / "in")));
+    } else {
+      for (const auto& [name, bytes] : before) EXPECT_EQ(contents(scratch / "out" / name), bytes);
+      ++old;
+    }
+  }
+  EXPECT_GT(old, 3);  // not only before the first shard
 }
 
 TEST(InPlace, KeepsWhoMayReadEachShard) {
@@ -256,13 +317,6 @@ class OutIsIn : public ::testing::TestWithParam<Change> {
   ScratchFolder scratch_;
 };
 
-std::map<std::string, std::string> files_in(const fs::path& path) {
-  std::map<std::string, std::string> found;
-  if (!fs::is_directory(path)) return {{path.string(), contents(path)}};
-  for (const std::string& name : names_in(path)) found[name] = contents(path / name);
-  return found;
-}
-
 TEST_P(OutIsIn, IsRefusedHoweverItIsSpelled) {
   for (const bool sharded : {false, true}) {
     const std::string in = make_in(sharded);
@@ -311,6 +365,18 @@ INSTANTIATE_TEST_SUITE_P(Commands, OutIsIn,
                                            Change{"unpack", {}},
                                            Change{"merge", {"--pattern", "2:4"}}),
                          [](const auto& row) { return row.param.command; });
+
+TEST(InPlace, TheFolderOfASingleFileNamesIt) {
+  const ScratchFolder scratch;
+  fs::create_directory(scratch / "model");
+  write_file(scratch / "model" / "m.safetensors",
+             {{"w1.weight", Dtype::kF32, {8, 8}, gaussian(64)}});
+  const std::string folder = scratch / "model";
+  const Outcome outcome = run({"mask", folder, folder + "/", "--pattern", "2:4", "--in-place"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(names_in(folder), std::set<std::string>{"m.safetensors"});
+  EXPECT_EQ(run({"check", folder}).code, 0);
+}
 
 TEST(InPlace, MergeNeverReplacesItsDelta) {
   const ScratchFolder scratch;

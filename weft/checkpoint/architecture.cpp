@@ -19,6 +19,8 @@ namespace {
 struct RoleRow {
   LeftAlone role;
   const char* names;  // RE2, found anywhere in the name
+  // Only in a checkpoint that also has a tensor of such a name; null: in every one.
+  const char* beside = nullptr;
 };
 constexpr RoleRow kRoles[] = {
     // T5, MPNet: relative_attention_bias; Swin, BEiT: relative_position_bias.
@@ -32,8 +34,12 @@ constexpr RoleRow kRoles[] = {
     {LeftAlone::kRouter, R"((^|[._])expert_gate\.)"},
     // lm_head of LLaMA, Mistral, Qwen, GPT-2, OPT, T5, RoBERTa (with its dense layer); T5's and
     // BART's classification_head; GPT-2's multiple_choice_head; timm's head and head_dist;
-    // torchvision's heads.head.
-    {LeftAlone::kHead, R"((^|[._])(heads?|head_dist)\.)"},
+    // torchvision's heads.head. Not heads.0, an attention head of its own layers.
+    {LeftAlone::kHead, R"((^|[._])(head|head_dist|heads\.[a-z_]+)\.)"},
+    // torchvision and timm: fc of ResNet, RegNet, ShuffleNet, Inception, GoogLeNet. In other files fc
+    // may be any layer.
+    {LeftAlone::kHead, R"(^fc\.weight$)",
+     R"(^(layer1\.0\.conv1|trunk_output|stage2\.0|Mixed_5b|inception3a)\.)"},
     // BERT, ViT, Whisper: classifier; DistilBERT: pre_classifier; DeiT: cls_classifier,
     // distillation_classifier; RoBERTa: classifier.dense, classifier.out_proj.
     {LeftAlone::kHead, R"((^|[._])classifier\.)"},
@@ -158,6 +164,11 @@ Architecture::Architecture(std::span<const TensorInfo> tensors, const Json& conf
   add_part(config, facts_->config);
   for (const Json::Member& part : config.members()) add_part(part.value, facts_->config);
   for (const RoleRow& row : kRoles) {
+    if (row.beside != nullptr) {
+      const RE2 beside(row.beside);
+      const auto is_there = [&](const TensorInfo& one) { return found_in(beside, one.name); };
+      if (std::ranges::none_of(tensors, is_there)) continue;
+    }
     facts_->roles.emplace_back(row.role, std::make_unique<RE2>(row.names));
   }
   for (const TransposedRow& row : kTransposed) {

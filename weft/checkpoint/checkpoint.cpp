@@ -14,7 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kIndexEnding = ".index.json";
 constexpr std::string_view kFolderEndings[] = {".safetensors.index.json", ".safetensors"};
 constexpr uint64_t kMaxIndexBytes = 32'000'000;
 constexpr size_t kCopyBytes = size_t{8} << 20;

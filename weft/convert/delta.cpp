@@ -82,10 +82,11 @@ class DeltaMatcher {
   void add(const ShardedTensor& tensor) {
     const std::string& name = tensor.info.name;
     const auto lora = parse_lora_name(name);
-    WEFT_CHECK(lora || !rules_.peft,
-               "{}: is not a LoRA factor, and {} has bias \"{}\": whole weights beside LoRA pairs "
-               "are not merged",
-               place_of(deltas_, tensor), rules_.peft->name(), printable(rules_.peft->bias()));
+    WEFT_CHECK(
+        lora || !rules_.peft,
+        "{}: is not a LoRA factor: of an adapter with {} only LoRA pairs are merged, neither "
+        "biases nor modules_to_save",
+        place_of(deltas_, tensor), rules_.peft->name());
     if (by_name_.contains(name)) return put(name, &DeltaParts::full, tensor);
     WEFT_CHECK(lora || !name.starts_with(kPeftPrefix),
                "{}: is not a LoRA factor, and PEFT stores whole weights under this prefix, not "

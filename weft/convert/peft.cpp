@@ -127,7 +127,6 @@ PeftConfig PeftConfig::parse(const std::string& text, const std::string& name) {
   config.alpha_ = reader.number("lora_alpha");
   config.rslora_ = reader.flag("use_rslora");
   config.fan_in_fan_out_ = reader.flag("fan_in_fan_out");
-  if (reader.has("bias")) config.bias_ = reader.text("bias");
   config.ranks_ = reader.pattern("rank_pattern", true);
   config.alphas_ = reader.pattern("alpha_pattern", false);
   return config;

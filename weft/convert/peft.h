@@ -31,8 +31,6 @@ class PeftConfig {
   const std::string& name() const { return name_; }
   // The base's weights are stored [ins, outs] (Conv1D).
   bool fan_in_fan_out() const { return fan_in_fan_out_; }
-  // Of trained biases: "none", or which.
-  const std::string& bias() const { return bias_; }
 
   // layer: without `base_model.model.`. rank: of its tensors; Error if the config has another.
   double scale_of(const std::string& layer, int64_t rank) const;
@@ -43,7 +41,6 @@ class PeftConfig {
   double rank_ = 0;
   bool rslora_ = false;
   bool fan_in_fan_out_ = false;
-  std::string bias_ = "none";
   std::map<std::string, double> alphas_, ranks_;  // alpha_pattern, rank_pattern
 };
 

@@ -128,6 +128,12 @@ class Turns {
   std::map<std::string, std::string> dense_of_;
 };
 
+// By which a dense run counts the flips of an entry: the recipe at its pattern, in one spelling.
+std::string counted_name(const CompareEntry& entry) {
+  if (is_dense(entry)) return "";
+  return RecipeAtPattern{entry.recipe, Pattern::parse(entry.pattern)}.str();
+}
+
 // The recipes whose masks a dense run counts: of those that it takes turns with, each at its
 // pattern. Not lbc, whose masks follow from scores.
 std::vector<std::string> flips_of(const std::vector<CompareEntry>& entries, const Turns& turns,
@@ -136,7 +142,7 @@ std::vector<std::string> flips_of(const std::vector<CompareEntry>& entries, cons
   for (const CompareEntry& entry : entries) {
     if (is_dense(entry) || turns.dense_of(entry, seed) != dense) continue;
     if (Recipe::parse(entry.recipe).forward == ForwardPart::kUnion) continue;
-    counted.push_back(entry.recipe + "@" + entry.pattern);
+    counted.push_back(counted_name(entry));
   }
   return counted;
 }
@@ -228,7 +234,7 @@ CompareRow row_of(const std::filesystem::path& folder, const CompareOptions& opt
     row.step_seconds += share * result.step_seconds;
     row.flip_rate += share * result.flip_rate;
     const std::map<std::string, double> counted = read_run_result(dense).dense_flips;
-    const auto flips = counted.find(entry.recipe + "@" + entry.pattern);
+    const auto flips = counted.find(counted_name(entry));
     if (flips != counted.end())
       row.dense_flips = row.dense_flips.value_or(0.0) + share * flips->second;
     row.density = result.density;
