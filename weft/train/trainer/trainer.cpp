@@ -325,7 +325,7 @@ struct Trainer::State {
     Json counted = Json::object();
     if (dense_flips) {
       dense_flips->count(position.step);
-      if (telemetry.recipes == 0) report.flip_rate = dense_flips->rates(0).last;
+      report.flip_rate = dense_flips->rates(0).last;
       for (size_t i = 0; i < dense_flips->names().size(); ++i) {
         counted.append(dense_flips->names()[i], dense_flips->rates(i).last);
       }
@@ -628,9 +628,7 @@ std::optional<RunResult> Trainer::finish(const std::atomic<int>* stop) {
   result.train_seconds = state.position.train_seconds;
   result.flip_rate = state.mean_flip_rate();
   if (state.dense_flips) {
-    if (telemetry_of(state.named_layers, /*costly=*/false).recipes == 0) {
-      result.flip_rate = state.dense_flips->rates(0).mean;
-    }
+    result.flip_rate = state.dense_flips->rates(0).mean;
     for (size_t i = 0; i < state.dense_flips->names().size(); ++i) {
       result.dense_flips[state.dense_flips->names()[i]] = state.dense_flips->rates(i).mean;
     }
