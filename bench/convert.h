@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "weft/convert/convert_layer.h"
+#include "weft/prune/convert_layer.h"
 
 namespace weft::bench {
 

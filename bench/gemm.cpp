@@ -14,13 +14,13 @@
 #include "weft/core/parallel.h"
 #include "weft/core/transpose.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/small_batch.h"
 #include "weft/kernel/sparse.h"
-#include "weft/kernel/synthetic.h"
-#include "weft/kernel/tile_product.h"
-#include "weft/kernel/tile_unit.h"
+#include "weft/kernel/stream/small_batch.h"
+#include "weft/kernel/tile/tile_product.h"
+#include "weft/kernel/tile/tile_unit.h"
 #include "weft/mask/solver.h"
 #include "weft/pack/tiles.h"
+#include "weft/plan/synthetic.h"
 
 namespace weft::bench {
 namespace {

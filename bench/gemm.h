@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "bench/spread.h"
-#include "weft/kernel/planner.h"
-#include "weft/kernel/small_batch.h"
+#include "weft/kernel/stream/small_batch.h"
+#include "weft/plan/planner.h"
 
 namespace weft::bench {
 

@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "weft/core/parallel.h"
-#include "weft/train/layers/linear.h"
-#include "weft/train/recipes/schedule.h"
+#include "weft/recipe/schedule.h"
+#include "weft/torch/linear.h"
 
 namespace weft::bench {
 namespace {

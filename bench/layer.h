@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "bench/step_times.h"
-#include "weft/kernel/planner.h"
+#include "weft/plan/planner.h"
 
 namespace weft::bench {
 

@@ -52,7 +52,7 @@ HWY_AFTER_NAMESPACE();
 #include <chrono>
 
 #include "weft/core/parallel.h"
-#include "weft/kernel/tile_ops.h"
+#include "weft/kernel/tile/tile_ops.h"
 
 namespace weft::bench {
 

@@ -9,9 +9,9 @@
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
 #include "weft/core/parallel.h"
-#include "weft/kernel/dense.h"
-#include "weft/kernel/onednn.h"
-#include "weft/kernel/onednn_describe.h"
+#include "weft/kernel/dense/dense.h"
+#include "weft/kernel/dense/onednn.h"
+#include "weft/kernel/dense/onednn_describe.h"
 
 namespace weft::bench {
 namespace {

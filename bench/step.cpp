@@ -7,10 +7,10 @@
 #include <map>
 
 #include "weft/core/parallel.h"
-#include "weft/train/models/transformer.h"
-#include "weft/train/sparsify.h"
-#include "weft/train/step.h"
-#include "weft/train/trainer/optimizer.h"
+#include "weft/torch/sparsify.h"
+#include "weft/torch/step.h"
+#include "weft/torch/transformer.h"
+#include "weft/train/optimizer.h"
 
 namespace weft::bench {
 namespace {

@@ -21,7 +21,7 @@
 #include "bench/step_times.h"
 #include "weft/core/pattern.h"
 #include "weft/core/precision.h"
-#include "weft/kernel/planner.h"
+#include "weft/plan/planner.h"
 
 namespace weft::bench {
 

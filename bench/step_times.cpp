@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "weft/train/recipes/schedule.h"
+#include "weft/recipe/schedule.h"
 
 namespace weft::bench {
 

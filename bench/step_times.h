@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "bench/spread.h"
-#include "weft/train/layers/products.h"
-#include "weft/train/recipes/recipe.h"
+#include "weft/layer/products.h"
+#include "weft/recipe/recipe.h"
 
 namespace weft::bench {
 

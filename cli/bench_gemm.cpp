@@ -10,7 +10,7 @@
 #include "cli/progress.h"
 #include "cli/shared.h"
 #include "weft/core/parallel.h"
-#include "weft/kernel/tile_unit.h"
+#include "weft/kernel/tile/tile_unit.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {

@@ -15,7 +15,7 @@
 
 #include "weft/core/error.h"
 #include "weft/core/text.h"
-#include "weft/train/run/run_folder.h"
+#include "weft/run/run_folder.h"
 
 extern char** environ;
 

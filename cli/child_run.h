@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/stop_signal.h"
-#include "weft/train/run/run_options.h"
+#include "weft/run/run_options.h"
 
 namespace weft::cli {
 

@@ -1,5 +1,5 @@
 // weft compare: recipes and patterns side by side, with several seeds.
-#include "weft/train/trainer/compare.h"
+#include "weft/train/compare.h"
 #include "bench/environment.h"
 #include "cli/child_run.h"
 #include "cli/progress.h"

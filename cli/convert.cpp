@@ -5,10 +5,10 @@
 
 #include "cli/progress.h"
 #include "cli/shared.h"
-#include "weft/convert/conversion.h"
-#include "weft/convert/tensor_values.h"
 #include "weft/core/text.h"
 #include "weft/pack/packed_file.h"
+#include "weft/prune/conversion.h"
+#include "weft/prune/tensor_values.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {

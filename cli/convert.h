@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "weft/convert/calibration.h"
+#include "weft/prune/calibration.h"
 
 namespace weft::cli {
 

@@ -3,7 +3,7 @@
 #include "cli/shared.h"
 #include "cli/train_work.h"
 #include "weft/report/table.h"
-#include "weft/train/trainer/load_model.h"
+#include "weft/train/load_model.h"
 
 namespace weft::cli {
 

@@ -1,10 +1,10 @@
 // weft generate: a trained gpt writes, on its packed weights.
-#include "weft/train/decode/generate.h"
+#include "weft/decode/generate.h"
 #include "cli/shared.h"
 #include "weft/core/median.h"
 #include "weft/report/table.h"
-#include "weft/train/run/run_folder.h"
-#include "weft/train/run/run_options.h"
+#include "weft/run/run_folder.h"
+#include "weft/run/run_options.h"
 
 namespace weft::cli {
 namespace {

@@ -2,7 +2,7 @@
 #include "weft/kernel/kernels.h"
 #include "cli/shared.h"
 #include "weft/core/isa.h"
-#include "weft/kernel/tile_unit.h"
+#include "weft/kernel/tile/tile_unit.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {

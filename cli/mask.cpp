@@ -9,12 +9,12 @@
 #include "cli/progress.h"
 #include "cli/shared.h"
 #include "weft/checkpoint/row_order_tensor.h"
-#include "weft/convert/tensor_values.h"
 #include "weft/core/text.h"
 #include "weft/mask/retained.h"
 #include "weft/mask/row_order.h"
 #include "weft/mask/solver.h"
 #include "weft/pack/packed_file.h"
+#include "weft/prune/tensor_values.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {

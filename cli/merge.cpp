@@ -1,6 +1,6 @@
 // weft merge: a checkpoint and what fine-tuning changed in, their sum with the pattern restored
 // out.
-#include "weft/convert/merge.h"
+#include "weft/prune/merge.h"
 
 #include <filesystem>
 

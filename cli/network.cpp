@@ -7,9 +7,9 @@
 #include "cli/shared.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
-#include "weft/train/layers/layer.h"
-#include "weft/train/trainer/export_model.h"
-#include "weft/train/trainer/load_model.h"
+#include "weft/torch/layer.h"
+#include "weft/train/export_model.h"
+#include "weft/train/load_model.h"
 
 namespace weft::cli {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cli/convert.h"
-#include "weft/train/trainer/layer_inputs.h"
-#include "weft/train/trainer/trainer.h"
+#include "weft/train/layer_inputs.h"
+#include "weft/train/trainer.h"
 
 namespace weft::cli {
 

@@ -1,9 +1,9 @@
 // weft pack, weft unpack: a checkpoint whose N:M weights are stored without their zeros, and back.
 #include "cli/progress.h"
 #include "cli/shared.h"
-#include "weft/convert/tensor_values.h"
 #include "weft/core/text.h"
 #include "weft/pack/packed_file.h"
+#include "weft/prune/tensor_values.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {

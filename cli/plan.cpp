@@ -5,7 +5,7 @@
 #include "weft/core/atomic_file.h"
 #include "weft/core/isa.h"
 #include "weft/core/regular_file.h"
-#include "weft/kernel/planner.h"
+#include "weft/plan/planner.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {

@@ -15,7 +15,7 @@
 #include "weft/core/same_file.h"
 #include "weft/core/text.h"
 #include "weft/core/version.h"
-#include "weft/kernel/tile_unit.h"
+#include "weft/kernel/tile/tile_unit.h"
 
 namespace weft::cli {
 namespace {

@@ -1,8 +1,8 @@
 // weft recipes: the table of training methods, as compositions of parts.
 #include "cli/shared.h"
+#include "weft/recipe/recipe.h"
+#include "weft/recipe/schedule.h"
 #include "weft/report/table.h"
-#include "weft/train/recipes/recipe.h"
-#include "weft/train/recipes/schedule.h"
 
 namespace weft::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include "cli/progress.h"
 #include "cli/shared.h"
 #include "cli/train_work.h"
-#include "weft/convert/conversion.h"
+#include "weft/prune/conversion.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {

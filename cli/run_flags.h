@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "weft/train/run/run_options.h"
+#include "weft/run/run_options.h"
 
 namespace weft::cli {
 

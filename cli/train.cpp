@@ -10,7 +10,7 @@
 #include "weft/core/isa.h"
 #include "weft/core/text.h"
 #include "weft/report/table.h"
-#include "weft/train/trainer/trainer.h"
+#include "weft/train/trainer.h"
 
 namespace weft::cli {
 namespace {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "weft/core/precision.h"
-#include "weft/kernel/planner.h"
-#include "weft/train/data/data.h"
-#include "weft/train/recipes/recipe.h"
+#include "weft/data/data.h"
+#include "weft/plan/planner.h"
+#include "weft/recipe/recipe.h"
 
 namespace weft::cli {
 namespace {

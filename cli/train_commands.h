@@ -14,7 +14,7 @@
 #include "cli/convert.h"
 #include "cli/run_flags.h"
 #include "cli/shared.h"
-#include "weft/train/run/compare_options.h"
+#include "weft/run/compare_options.h"
 
 namespace weft::cli {
 

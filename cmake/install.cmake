@@ -2,11 +2,11 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_convert weft_recipes
-  weft_data weft_run weft_decode weft_report EXPORT weft)
+install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_plan weft_layer
+  weft_recipe weft_prune weft_data weft_run weft_decode weft_report EXPORT weft)
 # On its own, because who uses it must have libtorch: find_package(weft COMPONENTS train).
 if(WEFT_TORCH)
-  install(TARGETS weft_train EXPORT weft_train)
+  install(TARGETS weft_torch weft_train EXPORT weft_train)
   install(EXPORT weft_train NAMESPACE weft:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/weft
     FILE weftTrainTargets.cmake)
 endif()

@@ -1,12 +1,21 @@
 include(GNUInstallDirs)
 
+# weft_arrows(NAME FOLDERS...): weft/NAME may include the headers of these folders.
+function(weft_arrows name)
+  set_property(GLOBAL PROPERTY WEFT_ARROWS_${name} ${ARGN})
+  add_subdirectory(${name})
+endfunction()
+
 # weft_folder(NAME SOURCES ... SIMD ... LINKS ... USES ...): the library of weft/NAME, as weft::NAME.
+# It links the folders that its arrows name (weft/CMakeLists.txt); callers see them too.
 #
 #   SIMD   sources that Highway compiles once for each instruction set; always units of their own
-#   LINKS  other folders, the arrows of the house; callers see them too
+#   LINKS  outside libraries that the headers need
 #   USES   outside libraries that only the sources need
 function(weft_folder name)
   cmake_parse_arguments(arg "" "" "SOURCES;SIMD;LINKS;USES" ${ARGN})
+  get_property(arrows GLOBAL PROPERTY WEFT_ARROWS_${name})
+  list(TRANSFORM arrows PREPEND weft::)
   add_library(weft_${name} STATIC ${arg_SOURCES} ${arg_SIMD})
   set_source_files_properties(${arg_SIMD} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_library(weft::${name} ALIAS weft_${name})
@@ -14,7 +23,7 @@ function(weft_folder name)
   target_compile_features(weft_${name} PUBLIC cxx_std_20)
   target_include_directories(weft_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-  target_link_libraries(weft_${name} PUBLIC ${arg_LINKS} PRIVATE ${arg_USES})
+  target_link_libraries(weft_${name} PUBLIC ${arrows} ${arg_LINKS} PRIVATE ${arg_USES})
   weft_compile_options(weft_${name})
   weft_sanitize(weft_${name})
 endfunction()

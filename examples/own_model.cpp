@@ -9,7 +9,7 @@
 #include <cstdio>
 
 #include "weft/core/rng.h"
-#include "weft/train/trainer/trainer.h"
+#include "weft/train/trainer.h"
 
 namespace {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "weft/train/layers/conv2d.h"
-#include "weft/train/layers/linear.h"
-#include "weft/train/step.h"
+#include "weft/torch/conv2d.h"
+#include "weft/torch/linear.h"
+#include "weft/torch/step.h"
 
 namespace weft::test {
 

@@ -13,8 +13,8 @@
 #include <optional>
 
 #include "tests/products.h"
-#include "weft/kernel/calibration.h"
 #include "weft/kernel/sparse.h"
+#include "weft/plan/calibration.h"
 
 namespace weft::test {
 

@@ -10,11 +10,11 @@
 #include "tests/fuzz/target.h"
 #include "tests/scratch_folder.h"
 #include "weft/core/text.h"
-#include "weft/kernel/planner.h"
-#include "weft/train/run/run_folder.h"
-#include "weft/train/run/run_position.h"
-#include "weft/train/run/run_result.h"
-#include "weft/train/run/tensor_checksum.h"
+#include "weft/plan/planner.h"
+#include "weft/run/run_folder.h"
+#include "weft/run/run_position.h"
+#include "weft/run/run_result.h"
+#include "weft/run/tensor_checksum.h"
 
 namespace weft::fuzz {
 namespace {

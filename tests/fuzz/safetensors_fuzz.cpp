@@ -5,8 +5,8 @@
 #include "tests/fuzz/target.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/checkpoint/header.h"
-#include "weft/checkpoint/plan.h"
 #include "weft/checkpoint/safetensors.h"
+#include "weft/checkpoint/sparsity.h"
 
 namespace weft::fuzz {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tests/fuzz/target.h"
-#include "weft/train/run/run_options.h"
+#include "weft/run/run_options.h"
 
 namespace weft::fuzz {
 namespace {

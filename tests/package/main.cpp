@@ -4,8 +4,8 @@
 
 #include "weft/checkpoint/safetensors.h"
 #include "weft/core/version.h"
-#include "weft/kernel/dense.h"
-#include "weft/kernel/dense_conv.h"
+#include "weft/kernel/conv/dense_conv.h"
+#include "weft/kernel/dense/dense.h"
 #include "weft/mask/solver.h"
 
 int main() {

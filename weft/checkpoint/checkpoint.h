@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "weft/checkpoint/plan.h"
 #include "weft/checkpoint/safetensors.h"
+#include "weft/checkpoint/sparsity.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/same_file.h"
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "weft/checkpoint/architecture.h"
-#include "weft/checkpoint/plan.h"
+#include "weft/checkpoint/sparsity.h"
 #include "weft/checkpoint/stored_weight.h"
 
 namespace weft {

@@ -6,11 +6,11 @@
 
 #include "weft/core/error.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/dense.h"
-#include "weft/kernel/dense_conv.h"
-#include "weft/kernel/masked_weight.h"
+#include "weft/kernel/conv/dense_conv.h"
+#include "weft/kernel/conv/sparse_conv.h"
+#include "weft/kernel/dense/dense.h"
+#include "weft/kernel/masked/masked_weight.h"
 #include "weft/kernel/operand_check.h"
-#include "weft/kernel/sparse_conv.h"
 
 namespace weft {
 namespace {

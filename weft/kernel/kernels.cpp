@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "weft/core/error.h"
-#include "weft/kernel/dense.h"
+#include "weft/kernel/dense/dense.h"
 #include "weft/kernel/sparse.h"
 
 namespace weft {

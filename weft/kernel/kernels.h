@@ -14,7 +14,7 @@
 
 #include "weft/core/bf16.h"
 #include "weft/core/matrix_view.h"
-#include "weft/kernel/masked_weight.h"
+#include "weft/kernel/masked/masked_weight.h"
 #include "weft/pack/dense_tiles.h"
 #include "weft/pack/packed_matrix.h"
 

@@ -7,9 +7,9 @@
 #include "weft/core/error.h"
 #include "weft/core/transpose.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/product.h"
-#include "weft/kernel/small_batch.h"
-#include "weft/kernel/tile_product.h"
+#include "weft/kernel/panel/product.h"
+#include "weft/kernel/stream/small_batch.h"
+#include "weft/kernel/tile/tile_product.h"
 
 namespace weft {
 namespace {

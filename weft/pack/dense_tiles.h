@@ -1,5 +1,5 @@
 // DenseTiles: a dense matrix B [depth, cols] as the right operand of a unit that multiplies tiles
-// (kernel/tile_ops.h), rounded to bf16 as it is packed.
+// (kernel/tile/tile_ops.h), rounded to bf16 as it is packed.
 //
 //   [cols / 32, depth / 32, 2 tiles, 16 pairs, 16 columns, 2]     zeros past the edges
 //

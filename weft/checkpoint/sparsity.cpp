@@ -1,0 +1,74 @@
+#include "weft/checkpoint/sparsity.h"
+
+#include "weft/checkpoint/tensor_entries.h"
+#include "weft/core/error.h"
+#include "weft/core/text.h"
+
+namespace weft {
+namespace {
+
+constexpr const char* kKey = "weft.plan";
+
+Promise parse_promise(const Json& entry, const std::string& what) {
+  try {
+    Promise promise{Pattern::parse(text_member_of(entry, "pattern", what)),
+                    parse_axis(text_member_of(entry, "axis", what))};
+    if (entry.contains("row_order")) promise.row_order = text_member_of(entry, "row_order", what);
+    if (entry.contains("transposed")) {
+      WEFT_CHECK(entry.at("transposed").is_boolean(),
+                 "'transposed' is {}: accepted is true or false",
+                 printable(entry.at("transposed").dump(), 40));
+      promise.transposed = entry.at("transposed").get<bool>();
+    }
+    return promise;
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    throw Error(message.starts_with(what) ? message : fmt::format("{}: {}", what, message));
+  }
+}
+
+}  // namespace
+
+Axis parse_axis(std::string_view text) {
+  if (text == "in") return Axis::kIn;
+  if (text == "out") return Axis::kOut;
+  if (text == "both") return Axis::kBoth;
+  throw Error(fmt::format("axis '{}': accepted is in, out or both", printable(text)));
+}
+
+std::string_view axis_name(Axis axis) {
+  return axis == Axis::kIn ? "in" : axis == Axis::kOut ? "out" : "both";
+}
+
+SparsityPlan SparsityPlan::from_metadata(const Metadata& metadata, const std::string& file) {
+  SparsityPlan plan;
+  const std::string what = fmt::format("{}: {}", file, kKey);
+  const std::optional<Json> document = read_tensor_entries(metadata, kKey, what);
+  if (!document) return plan;
+  for (const auto& [name, entry] : document->at("tensors").members()) {
+    const std::string where = fmt::format("{}: tensor '{}'", what, printable(name));
+    plan.tensors.emplace(name, parse_promise(entry, where));
+  }
+  return plan;
+}
+
+void SparsityPlan::require_outs_first(const std::string& file) const {
+  for (const auto& [name, promise] : tensors) {
+    WEFT_CHECK(!promise.transposed,
+               "{}: tensor '{}' is stored [ins, outs] ({}): accepted is [outs, ins]", file,
+               printable(name), kKey);
+  }
+}
+
+void SparsityPlan::store_in(Metadata& metadata) const {
+  Json entries = Json::object();
+  for (const auto& [name, promise] : tensors) {
+    Json entry{{"axis", axis_name(promise.axis)}, {"pattern", promise.pattern.str()}};
+    if (!promise.row_order.empty()) entry["row_order"] = promise.row_order;
+    if (promise.transposed) entry["transposed"] = true;
+    entries.append(name, std::move(entry));
+  }
+  store_tensor_entries(entries, kKey, metadata);
+}
+
+}  // namespace weft

@@ -1,0 +1,305 @@
+#include "weft/kernel/conv/sparse_conv.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "weft/core/error.h"
+#include "weft/core/parallel.h"
+#include "weft/core/transpose.h"
+#include "weft/kernel/conv/im2col.h"
+#include "weft/kernel/panel/product.h"
+
+namespace weft {
+namespace {
+
+// C = the outputs [group_outs, images * positions] of one group of y [images, outs, positions].
+class PlanesSink : public TileSink {
+ public:
+  PlanesSink(const ConvShape& shape, int64_t group, const float* bias, float beta, float* y)
+      : shape_(shape), first_out_(group * shape.group_outs()), bias_(bias), beta_(beta), y_(y) {}
+
+  void take(const Range& range, const float* tile, int64_t stride) const override {
+    const int64_t positions = shape_.positions();
+    for (int64_t r = 0; r < range.rows; ++r) {
+      const int64_t out = first_out_ + range.first_row + r;
+      const float bias = bias_ ? bias_[out] : 0.0f;
+      const float* from = tile + r * stride;
+      for (int64_t col = range.first_col; col < range.first_col + range.cols;) {
+        const int64_t image = col / positions, position = col % positions;
+        const int64_t count = std::min(positions - position, range.first_col + range.cols - col);
+        float* to = y_ + (image * shape_.outs + out) * positions + position;
+        for (int64_t i = 0; i < count; ++i) {
+          const float sum = bias_ ? from[i] + bias : from[i];
+          to[i] = beta_ == 0.0f ? sum : sum + to[i];
+        }
+        from += count;
+        col += count;
+      }
+    }
+  }
+
+ private:
+  ConvShape shape_;
+  int64_t first_out_;
+  const float* bias_;
+  float beta_;
+  float* y_;
+};
+
+// B = the gradient [group_outs, positions] of one image and group, as it lies.
+class PlanesSource : public PanelSource {
+ public:
+  PlanesSource(const float* planes, int64_t positions) : planes_(planes), positions_(positions) {}
+  void copy(const Range& range, float* to, int64_t stride) const override {
+    for (int64_t r = 0; r < range.rows; ++r) {
+      std::memcpy(to + r * stride, planes_ + (range.first_row + r) * positions_ + range.first_col,
+                  static_cast<size_t>(range.cols) * sizeof(float));
+    }
+  }
+
+ private:
+  const float* planes_;
+  int64_t positions_;
+};
+
+// C = columns [taps * group_ins, positions], kept for add_columns.
+class ColumnsSink : public TileSink {
+ public:
+  ColumnsSink(float* columns, int64_t positions) : columns_(columns), positions_(positions) {}
+  void take(const Range& range, const float* tile, int64_t stride) const override {
+    for (int64_t r = 0; r < range.rows; ++r) {
+      std::memcpy(columns_ + (range.first_row + r) * positions_ + range.first_col,
+                  tile + r * stride, static_cast<size_t>(range.cols) * sizeof(float));
+    }
+  }
+
+ private:
+  float* columns_;
+  int64_t positions_;
+};
+
+// C = the weights [group_outs, taps * group_ins] of one group of dw [outs, group_ins, taps].
+class FiltersSink : public TileSink {
+ public:
+  FiltersSink(const ConvShape& shape, int64_t group, float beta, float* dw)
+      : shape_(shape), first_out_(group * shape.group_outs()), beta_(beta), dw_(dw) {}
+  void take(const Range& range, const float* tile, int64_t stride) const override {
+    const int64_t taps = shape_.taps(), ins = shape_.group_ins();
+    for (int64_t r = 0; r < range.rows; ++r) {
+      float* filter = dw_ + (first_out_ + range.first_row + r) * ins * taps;
+      for (int64_t c = 0; c < range.cols; ++c) {
+        const int64_t tap = (range.first_col + c) / ins, channel = (range.first_col + c) % ins;
+        float& to = filter[channel * taps + tap];
+        to = beta_ == 0.0f ? tile[r * stride + c] : tile[r * stride + c] + to;
+      }
+    }
+  }
+
+ private:
+  ConvShape shape_;
+  int64_t first_out_;
+  float beta_;
+  float* dw_;
+};
+
+// Of a shape that was checked: its sizes divide by groups and strides.
+void check_call(const ConvShape& shape, const PackedConv& packed, int64_t rows, int64_t depth,
+                float beta) {
+  WEFT_CHECK(beta == 0.0f || beta == 1.0f, "beta {}: accepted are 0 and 1", beta);
+  WEFT_CHECK(static_cast<int64_t>(packed.size()) == shape.groups,
+             "{} packed matrices for a convolution of {} groups", packed.size(), shape.groups);
+  for (const PackedMatrix& one : packed) {
+    WEFT_CHECK(one.rows() == rows && one.depth() == depth,
+               "a packed matrix of {} x {} where the convolution takes {} x {}", one.rows(),
+               one.depth(), rows, depth);
+  }
+}
+
+void check_data(const char* name, const float* data, int64_t elements) {
+  WEFT_CHECK(data != nullptr || elements == 0, "{} is null", name);
+}
+
+// Rows [first, first + count) of a mask.
+Mask mask_rows(const Mask& mask, int64_t first, int64_t count) {
+  Mask part(count, mask.cols());
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t c = 0; c < mask.cols(); c += 64) {
+      const int width = static_cast<int>(std::min<int64_t>(64, mask.cols() - c));
+      part.put_bits(r, c, width, mask.bits(first + r, c, width));
+    }
+  }
+  return part;
+}
+
+SampleOptions of_channels(const SampleOptions& options, const ConvShape& shape, int64_t group) {
+  SampleOptions part = options;
+  part.first_cell += group * sampled_cells(shape.group_outs(), options.pattern);
+  return part;
+}
+
+// Calls pack(tap-major weights of one group [group_outs, taps * group_ins], their mask).
+template <typename Pack>
+PackedConv pack_groups(const float* weights, const Mask& mask, const ConvShape& shape, Pack pack) {
+  const WeightShape whole = shape.weight_shape();
+  WEFT_CHECK(mask.rows() == whole.outs && mask.cols() == whole.cols(),
+             "a mask of {} x {} does not fit weights of {} x {}", mask.rows(), mask.cols(),
+             whole.outs, whole.cols());
+  check_data("the pointer to weights", weights, shape.w_size());
+  const WeightShape part{shape.group_outs(), shape.group_ins(), shape.taps()};
+  PackedConv packed;
+  for (int64_t g = 0; g < shape.groups; ++g) {
+    const int64_t first = g * part.outs;
+    const TapMajor turned =
+        tap_major(weights + first * part.cols(), mask_rows(mask, first, part.outs), part);
+    packed.push_back(
+        pack(MatrixView<const float>(turned.weights.data(), part.outs, part.cols()), turned.mask));
+  }
+  return packed;
+}
+
+}  // namespace
+
+PackedConv pack_conv(const float* weights, const Mask& mask, const ConvShape& shape,
+                     const PanelOptions& options) {
+  shape.check();
+  WEFT_CHECK(options.row_order.empty() || shape.groups == 1,
+             "a row order would mix the {} groups of channels", shape.groups);
+  PanelOptions per_tap = options;
+  per_tap.segment = shape.group_ins();
+  return pack_groups(weights, mask, shape, [&](MatrixView<const float> w, const Mask& m) {
+    return pack_panels(w, m, per_tap);
+  });
+}
+
+PackedConv pack_conv_transposed(const float* weights, const Mask& mask, const ConvShape& shape,
+                                const PanelOptions& options) {
+  shape.check();
+  PanelOptions whole = options;
+  whole.segment = 0;
+  if (shape.group_ins() % options.pattern.block() != 0) {  // a block would go on in the next tap
+    whole.pattern = Pattern(options.pattern.keep(), options.pattern.group());
+  }
+  return pack_groups(weights, mask, shape, [&](MatrixView<const float> w, const Mask& m) {
+    return pack_panels_transposed(w, m, whole);
+  });
+}
+
+PackedConv pack_conv_gradient(const float* g, const Mask& mask, const ConvShape& shape,
+                              const PanelOptions& options) {
+  shape.check();
+  const int64_t positions = shape.positions(), tokens = shape.images * positions;
+  WEFT_CHECK(mask.rows() == shape.outs && mask.cols() == tokens,
+             "a mask of {} x {} for a gradient of {} channels and {} positions", mask.rows(),
+             mask.cols(), shape.outs, tokens);
+  check_data("g", g, shape.y_size());
+  PanelOptions per_image = options;
+  per_image.segment = std::min(positions, tokens);  // no images, no segments
+  PackedConv packed;
+  std::vector<float> rows(static_cast<size_t>(shape.group_outs() * tokens));
+  for (int64_t group = 0; group < shape.groups; ++group) {
+    const int64_t first = group * shape.group_outs();
+    for (int64_t o = 0; o < shape.group_outs(); ++o) {
+      for (int64_t image = 0; image < shape.images; ++image) {
+        std::copy_n(g + (image * shape.outs + first + o) * positions, positions,
+                    rows.data() + o * tokens + image * positions);
+      }
+    }
+    packed.push_back(pack_panels(MatrixView<const float>(rows.data(), shape.group_outs(), tokens),
+                                 mask_rows(mask, first, shape.group_outs()), per_image));
+  }
+  return packed;
+}
+
+PackedConv pack_conv_sampled(const float* g, const ConvShape& shape, const SampleOptions& options,
+                             PackTile tile, std::optional<Fp8> rounding, PackedConv reuse) {
+  shape.check();
+  check_data("g", g, shape.y_size());
+  PackedConv packed = std::move(reuse);
+  packed.resize(static_cast<size_t>(shape.groups));
+  for (int64_t group = 0; group < shape.groups; ++group) {
+    Gradient part;
+    part.data = g + group * shape.group_outs() * shape.positions();
+    part.images = shape.images;
+    part.positions = shape.positions();
+    part.outs = shape.group_outs();
+    part.image_step = shape.outs * shape.positions();
+    part.position_step = 1;
+    part.out_step = shape.positions();
+    PackedMatrix& to = packed[static_cast<size_t>(group)];
+    to = pack_gradient_sampled(part, of_channels(options, shape, group), tile, {}, std::move(to));
+  }
+  if (rounding) round_packed_to_fp8(packed, *rounding);
+  return packed;
+}
+
+void sample_conv_scales(const float* g, const ConvShape& shape, const SampleOptions& options,
+                        float* scales) {
+  shape.check();
+  check_data("g", g, shape.y_size());
+  check_data("scales", scales, shape.y_size());
+  check_sampling(options, shape.images * shape.positions(), shape.outs);
+  const int64_t positions = shape.positions(), outs = shape.group_outs();
+  const int64_t groups_per_image =
+      (positions + options.pattern.group() - 1) / options.pattern.group();
+  parallel_for(shape.images * shape.groups, [&](int64_t item) {
+    const int64_t image = item / shape.groups;
+    SampleOptions here = of_channels(options, shape, item % shape.groups);
+    here.first_group += image * groups_per_image;
+    const int64_t first = item * outs * positions;
+    std::vector<float> turned(static_cast<size_t>(outs * positions)), found(turned.size());
+    transpose({g + first, positions, outs, positions, turned.data(), outs});
+    sample_scales({turned.data(), positions, outs}, here, {found.data(), positions, outs});
+    transpose({found.data(), outs, positions, outs, scales + first, positions});
+  });
+}
+
+void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedConv& w,
+                         const float* bias, float beta, float* y) {
+  shape.check();
+  check_call(shape, w, shape.group_outs(), shape.taps() * shape.group_ins(), beta);
+  check_data("x", x, shape.x_size());
+  check_data("y", y, shape.y_size());
+  for (int64_t g = 0; g < shape.groups; ++g) {
+    multiply(w[static_cast<size_t>(g)], shape.images * shape.positions(), Im2colSource(shape, x, g),
+             PlanesSink(shape, g, bias, beta, y));
+  }
+}
+
+void sparse_conv_backward_data(const ConvShape& shape, const float* g,
+                               const PackedConv& w_transposed, float beta, float* dx) {
+  shape.check();
+  const int64_t rows = shape.taps() * shape.group_ins();
+  check_call(shape, w_transposed, rows, shape.group_outs(), beta);
+  check_data("g", g, shape.y_size());
+  check_data("dx", dx, shape.x_size());
+  const int64_t positions = shape.positions(), plane = shape.height * shape.width;
+  // Images in parallel; a single image is split inside.
+  parallel_for(shape.images * shape.groups, [&](int64_t item) {
+    const int64_t image = item / shape.groups, group = item % shape.groups;
+    thread_local AlignedBuffer<float> scratch;
+    scratch.reserve(static_cast<size_t>(rows * positions));
+    float* columns = scratch.data();
+    const float* planes = g + (image * shape.outs + group * shape.group_outs()) * positions;
+    multiply(w_transposed[static_cast<size_t>(group)], positions, PlanesSource(planes, positions),
+             ColumnsSink(columns, positions));
+    parallel_for(shape.group_ins(), [&](int64_t channel) {
+      float* to = dx + (image * shape.ins + group * shape.group_ins() + channel) * plane;
+      if (beta == 0.0f) std::fill_n(to, plane, 0.0f);
+      add_columns(shape, columns + channel * positions, shape.group_ins() * positions, to);
+    });
+  });
+}
+
+void sparse_conv_backward_weight(const ConvShape& shape, const PackedConv& g, const float* x,
+                                 float beta, float* dw) {
+  shape.check();
+  check_call(shape, g, shape.group_outs(), shape.images * shape.positions(), beta);
+  check_data("x", x, shape.x_size());
+  check_data("dw", dw, shape.w_size());
+  for (int64_t group = 0; group < shape.groups; ++group) {
+    multiply(g[static_cast<size_t>(group)], shape.taps() * shape.group_ins(),
+             Im2rowSource(shape, x, group), FiltersSink(shape, group, beta, dw));
+  }
+}
+
+}  // namespace weft

@@ -1,0 +1,57 @@
+#include "weft/kernel/dense/onednn.h"
+
+#include <cstdlib>
+
+#include "weft/core/isa.h"
+
+namespace weft::onednn {
+namespace {
+
+bool is_set(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && *value != '\0';
+}
+
+void hold_to_isa() {
+  const std::string isa = current_isa();
+  dnnl_cpu_isa_t most;
+  if (isa.starts_with("s")) {   // scalar, sse2, ssse3, sse4
+    most = dnnl_cpu_isa_sse41;  // the least that oneDNN knows
+  } else if (isa == "avx2") {
+    most = dnnl_cpu_isa_avx2;
+  } else if (isa.starts_with("avx3")) {
+    // Not AMX: oneDNN 2.6.3 dies there of an illegal instruction in bf16 products, and fp32 does
+    // not use it. Who asks oneDNN for something else, by its own variable, gets it.
+    if (is_set("ONEDNN_MAX_CPU_ISA") || is_set("DNNL_MAX_CPU_ISA")) return;
+    most = dnnl_cpu_isa_avx512_core_bf16;
+  } else {
+    return;  // not x86
+  }
+  // Fails if somebody else in this process used oneDNN before; isa() then tells the truth.
+  dnnl_set_max_cpu_isa(most);
+}
+
+}  // namespace
+
+void prepare() {
+  static const bool done = (hold_to_isa(), true);
+  (void)done;
+}
+
+std::string isa() {
+  prepare();
+  const int now = dnnl_get_effective_cpu_isa();
+  if ((now & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core) return "avx3";
+  if ((now & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2) return "avx2";
+  if ((now & dnnl_cpu_isa_avx) == dnnl_cpu_isa_avx) return "avx";
+  return (now & dnnl_cpu_isa_sse41) == dnnl_cpu_isa_sse41 ? "sse4" : current_isa();
+}
+
+void sgemm(const Sgemm& p) {
+  check(dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.c.rows, p.c.cols, p.k,
+                   p.alpha, p.a.data, p.a.row_stride, p.b.data, p.b.row_stride, p.beta, p.c.data,
+                   p.c.row_stride),
+        "sgemm");
+}
+
+}  // namespace weft::onednn

@@ -1,0 +1,141 @@
+// Calibration: how long dense and sparse products take on this machine, measured once and kept.
+// Layers are predicted from a few shapes; a convolution is measured as it is, for there is no
+// telling one from another.
+//
+// Times depend on the CPU, the instruction set, the number of threads, the kind of product, the
+// pattern and the numbers. They are kept in one JSON file in the user's cache directory, which is
+// forgotten when weft's version, its kernels or the CPU change. A file that cannot be read or
+// written is no error: everything is measured again.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "weft/core/pattern.h"
+#include "weft/core/precision.h"
+#include "weft/kernel/conv/conv_shape.h"
+#include "weft/kernel/kernels.h"
+
+namespace weft {
+
+struct LayerShape {
+  int64_t tokens = 0;
+  int64_t ins = 0;
+  int64_t outs = 0;
+
+  double flops() const {
+    return 2.0 * static_cast<double>(tokens) * static_cast<double>(ins) * static_cast<double>(outs);
+  }
+  void check() const;  // Error unless at least 1 each, and no matrix has more than 2^31 elements
+  std::string str() const;  // "2048x768x3072"
+  static LayerShape parse(std::string_view text);
+};
+
+// The three products. The second has two forms: from an operand that is N:M along outputs, and from
+// the ragged transpose of one that is not. The third, too: from a gradient that is N:M along
+// tokens, and from a dense one, but only where the mask of the weights keeps the result.
+enum class ProductKind : uint8_t {
+  kForward,
+  kBackwardData,
+  kBackwardDataRagged,
+  kBackwardWeight,
+  kBackwardWeightMasked
+};
+inline constexpr std::array kProductKinds = {
+    ProductKind::kForward, ProductKind::kBackwardData, ProductKind::kBackwardDataRagged,
+    ProductKind::kBackwardWeight, ProductKind::kBackwardWeightMasked};
+// Those with a packed operand, which convolutions have, too.
+inline constexpr std::array kPackedKinds = {ProductKind::kForward, ProductKind::kBackwardData,
+                                            ProductKind::kBackwardDataRagged,
+                                            ProductKind::kBackwardWeight};
+// "fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"
+std::string_view kind_name(ProductKind kind);
+Product product_of(ProductKind kind);
+
+// In which numbers operands are kept, in which they are multiplied, and how a sparse one lies.
+struct Arithmetic {
+  Precision storage = Precision::kFp32;
+  Compute compute = Compute::kFp32;  // bf16 only of bf16, and on a tile unit
+  bool stream = false;               // for few tokens; only with fp32
+
+  PackLayout layout() const;  // of a sparse operand
+  std::string str() const;    // "fp32", "fp32, stream", "bf16 in fp32", "bf16 on amx"
+  friend bool operator==(const Arithmetic&, const Arithmetic&) = default;
+};
+// What this CPU can multiply operands of a precision in; fp32 first. With streams for few tokens
+// only if they are asked for.
+std::vector<Arithmetic> arithmetics(Precision storage, bool streams = false);
+// Whether a tile unit multiplies a sparse operand of this kind and pattern; of dense ones it takes
+// all.
+bool has_tile_product(ProductKind kind, const Pattern& pattern);
+
+// In milliseconds.
+struct ProductTimes {
+  // Of a product that there is not: tiles of a pattern that does not fill them.
+  static constexpr double kNever = 1e30;
+
+  double dense = 0.0;
+  double sparse = 0.0;  // without packing the sparse operand
+  double pack = 0.0;  // the sparse operand, from weights and mask; or the kept entries, from a mask
+  double dense_pack = 0.0;  // the dense operand, where it is packed once for several products
+
+  bool has_sparse() const { return sparse < kNever; }
+};
+
+// The shapes on which predictions stand.
+std::span<const LayerShape> model_shapes();
+
+// Times both paths, taking turns: of dense the lower quartile of some samples (of three the least),
+// of the rest the median of what it takes of dense in the same turn. Operands are warm: who packs
+// weights that an optimiser has just been through pays more.
+ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                             const Arithmetic& arithmetic = {});
+ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
+
+// Error unless there is an image, and no tensor of the convolution, nor the columns of an image,
+// has more than 2^31 elements.
+void check_measurable(const ConvShape& shape);
+
+// $XDG_CACHE_HOME/weft/calibration.json, or ~/.cache/weft/calibration.json; empty without a home.
+std::filesystem::path default_calibration_path();
+
+class Calibration {
+ public:
+  // An empty path keeps nothing.
+  explicit Calibration(std::filesystem::path path);
+
+  // Whether a prediction would mean anything: the model stands on near-cubes, and a layer of one
+  // token or eight inputs is another matter.
+  static bool covers(const LayerShape& shape);
+  // Interpolated between measured shapes, which are measured now if they are not known.
+  ProductTimes predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                       const Arithmetic& arithmetic = {});
+  // At the shape itself, measured now if it is not known.
+  ProductTimes measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                       const Arithmetic& arithmetic = {});
+  ProductTimes measure(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
+
+  // From here on a measurement that would begin while this is not 0 throws Stopped. Null: never.
+  void stop_when(const std::atomic<int>* stop) { stop_ = stop; }
+
+ private:
+  // The times under this key, or those that `measure` finds.
+  template <typename Measure>
+  ProductTimes measured(const std::string& key, Measure measure);
+  void load();
+  void save() const;
+
+  std::filesystem::path path_;
+  const std::atomic<int>* stop_ = nullptr;
+  // "<isa>/<threads>/<kind>/<pattern>/<shape>", the shape as LayerShape::str() or
+  // ConvShape::spec(), and "/<arithmetic>" unless that is fp32 in panels
+  std::map<std::string, ProductTimes> known_;
+};
+
+}  // namespace weft

@@ -1,0 +1,94 @@
+// RunFolder: the files of a training run.
+//
+//   run.json            options, environment, plan, layers, result: all that repeats the run
+//   metrics.jsonl       a line per step and per evaluation
+//   checkpoints/        step-000000500.safetensors, the last two
+//   model.safetensors   at the end: the sparse weights
+//   packed.safetensors  at the end, if asked for: the same without the zeros
+//
+// All but metrics.jsonl are written atomically. One process at a time holds the folder. None of the
+// files may be a symbolic link: what it leads to would be overwritten.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "weft/core/json.h"
+#include "weft/run/run_options.h"
+
+namespace weft {
+
+class RunFolder {
+ public:
+  static constexpr int kCheckpointsKept = 2;
+
+  // Throws Error if the folder holds a run, or what is left of one. A checkpoint of step 0 alone is
+  // left of a run that was killed before it began: nothing is lost with it.
+  static void require_free(const std::filesystem::path& path);
+  // Makes the folder, if need be; it must be free.
+  static RunFolder create(const std::filesystem::path& path);
+  // Takes create() back: removes the files of a run that has not begun, and the folder if create()
+  // made it. What else is there stays.
+  void discard() const;
+  // Throws Error if there is no run, or another process has it.
+  static RunFolder open(const std::filesystem::path& path);
+  ~RunFolder();
+  RunFolder(RunFolder&& other) noexcept;
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(RunFolder&&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path record() const { return path_ / "run.json"; }
+  std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
+  std::filesystem::path model() const { return path_ / "model.safetensors"; }
+  std::filesystem::path packed() const { return path_ / "packed.safetensors"; }
+  std::filesystem::path checkpoint(int64_t step) const;
+
+  std::vector<int64_t> checkpoints() const;  // their steps, the newest first
+  void remove_old_checkpoints() const;       // all but the newest kCheckpointsKept
+  void put_aside(int64_t step) const;        // one that cannot be used, as *.refused
+
+ private:
+  explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
+  void lock();
+
+  std::filesystem::path path_;
+  int lock_ = -1;
+  bool made_ = false;  // by create()
+};
+
+// The run.json of a folder, checked to be one of a version that we know. Throws Error that names
+// it.
+Json read_run_record(const std::filesystem::path& folder);
+
+// The options of a run, as its run.json has them, with the number of threads that it ran on.
+RunOptions resume_options(const std::filesystem::path& folder);
+
+// The times of all steps of a run. Throws Error that names the file and the line if it does not
+// have every step once, in order.
+std::vector<double> read_step_seconds(const std::filesystem::path& path, int64_t steps);
+
+// Whether the last line of metrics.jsonl is the evaluation of this step.
+bool ends_with_evaluation(const std::filesystem::path& path, int64_t step);
+
+// metrics.jsonl, to which lines are added. What cannot be written whole is taken back.
+class MetricsFile {
+ public:
+  // Cuts the file to `bytes`, what it had when the run was last saved. Shorter is shorter.
+  MetricsFile(const std::filesystem::path& path, uint64_t bytes);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  void add(const Json& line);
+  uint64_t bytes() const { return bytes_; }
+  void sync();
+
+ private:
+  std::string name_;
+  int fd_ = -1;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace weft

@@ -1,0 +1,330 @@
+#include "weft/run/run_options.h"
+
+#include <fmt/format.h>
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "weft/core/error.h"
+#include "weft/core/number.h"
+#include "weft/core/parallel.h"
+#include "weft/core/text.h"
+#include "weft/data/data.h"
+#include "weft/plan/planner.h"
+#include "weft/recipe/recipe.h"
+
+namespace weft {
+namespace {
+
+// What suits a model where the user says nothing.
+struct ModelDefaults {
+  int64_t width, depth, heads, batch;
+  double adamw_rate;
+};
+const std::map<std::string, ModelDefaults>& model_defaults() {
+  static const std::map<std::string, ModelDefaults> defaults = {
+      {"mlp", {256, 2, 1, 128, 1e-3}},
+      {"cnn", {16, 1, 1, 64, 6e-3}},  // glyphs, 600 steps: 93 % at 4e-3; 800 steps: 95 at 6e-3
+      {"vit", {96, 4, 4, 64, 1e-3}},
+      {"gpt", {256, 4, 4, 8, 1e-3}}};
+  return defaults;
+}
+
+const std::string& only_one(const std::vector<std::string>& values) {
+  WEFT_CHECK(values.size() == 1, "{} values, and one is wanted", values.size());
+  return values.front();
+}
+
+using Check = std::function<void(const std::string&)>;
+
+OptionField text(const char* name, const char* type, std::string RunOptions::*member, Check check,
+                 const char* help) {
+  return {name,
+          type,
+          help,
+          OptionKind::kText,
+          [member](const RunOptions& o) { return std::vector{o.*member}; },
+          [member, check](RunOptions& o, const std::vector<std::string>& values) {
+            check(only_one(values));
+            o.*member = values[0];
+          }};
+}
+
+Check one_of(std::vector<std::string> accepted) {
+  return [accepted](const std::string& value) {
+    WEFT_CHECK(std::ranges::find(accepted, value) != accepted.end(), "'{}': accepted are {}",
+               printable(value), fmt::join(accepted, ", "));
+  };
+}
+
+OptionField integer(const char* name, int64_t RunOptions::*member, int64_t low, int64_t high,
+                    const char* help) {
+  return {name,
+          "N",
+          help,
+          OptionKind::kInteger,
+          [member](const RunOptions& o) { return std::vector{fmt::format("{}", o.*member)}; },
+          [=](RunOptions& o, const std::vector<std::string>& values) {
+            o.*member = parse_integer(only_one(values), low, high);
+          }};
+}
+
+OptionField number(const char* name, double RunOptions::*member, double low, double high,
+                   const char* help) {
+  return {name,
+          "X",
+          help,
+          OptionKind::kNumber,
+          [member](const RunOptions& o) { return std::vector{fmt::format("{}", o.*member)}; },
+          [=](RunOptions& o, const std::vector<std::string>& values) {
+            o.*member = parse_number(only_one(values), low, high);
+          }};
+}
+
+OptionField flag(const char* name, bool RunOptions::*member, const char* help) {
+  return {name,
+          "",
+          help,
+          OptionKind::kSwitch,
+          [member](const RunOptions& o) {
+            return std::vector<std::string>{o.*member ? "true" : "false"};
+          },
+          [member](RunOptions& o, const std::vector<std::string>& values) {
+            one_of({"true", "false"})(only_one(values));
+            o.*member = values[0] == "true";
+          }};
+}
+
+// Throws Error if a dense run cannot count the flips that this recipe would have.
+void check_flips_of(const RecipeAtPattern& counted) {
+  const Recipe recipe = Recipe::parse(counted.recipe);
+  WEFT_CHECK(recipe.forward != ForwardPart::kDense, "'{}' has no masks: name a sparse recipe",
+             printable(counted.recipe));
+  WEFT_CHECK(recipe.forward != ForwardPart::kUnion,
+             "'{}' finds its masks by scores, which a dense run does not have",
+             printable(counted.recipe));
+}
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, defaults] : model_defaults()) names.push_back(name);
+  return names;
+}
+
+std::vector<OptionField> make_fields() {
+  constexpr int64_t kMany = int64_t{1} << 40;
+  using O = RunOptions;
+  return {
+      text("model", "NAME", &O::model, one_of(model_names()), "mlp, cnn, vit or gpt"),
+      integer("width", &O::width, 0, 1 << 16, "Width of the model; 0: what suits it"),
+      integer("depth", &O::depth, 0, 1000,
+              "Hidden layers (mlp), blocks per stage (cnn), blocks (vit, gpt); 0: what suits"),
+      integer("heads", &O::heads, 0, 1 << 10, "Heads of attention (vit, gpt); 0: what suits"),
+      integer("context", &O::context, 1, 1 << 20, "Bytes that a gpt sees"),
+      integer("patch", &O::patch, 1, 4096, "Side of the patches of a vit"),
+      text(
+          "init", "FILE", &O::init, [](const std::string&) {},
+          "Begin with the weights of this safetensors file; static keeps its zeros"),
+      text(
+          "data", "DATA", &O::data, [](const std::string& v) { DataSpec::parse(v); },
+          "glyphs, idx:DIR, cifar10:DIR, text:PATH, or text for the C++ headers here"),
+      integer("train-images", &O::train_images, 1, kMany, "glyphs: images to train on"),
+      integer("test-images", &O::test_images, 1, kMany, "glyphs: images to test on"),
+      text(
+          "recipe", "NAME[+PART=VALUE]", &O::recipe, [](const std::string& v) { Recipe::parse(v); },
+          "How layers train: see weft recipes"),
+      text(
+          "pattern", "N:M[xS]", &O::pattern, [](const std::string& v) { Pattern::parse(v); },
+          "keep:group, as in 2:4; with xS, S rows share it"),
+      {"rule", "RE=RECIPE[@N:M]", "Another recipe for layers whose name matches; the first counts",
+       OptionKind::kTexts, [](const O& o) { return o.rules; },
+       [](O& o, const std::vector<std::string>& values) {
+         for (const std::string& value : values) parse_rule(value, Pattern(2, 4));
+         o.rules = values;
+       }},
+      flag("sparse-ends", &O::sparse_ends, "The first and the last layer sparse as well"),
+      text("precision", "fp32|bf16", &O::precision, one_of({"fp32", "bf16"}),
+           "bf16: operands and activations; weights, sums and the optimiser stay fp32"),
+      integer("steps", &O::steps, 1, kMany, "Optimiser steps"),
+      integer("batch", &O::batch, 0, 1 << 24,
+              "Images, or windows of text, per step; 0: what suits"),
+      integer("accumulate", &O::accumulate, 1, 1 << 16, "Micro-batches that a step is cut into"),
+      text("optimizer", "NAME", &O::optimizer, one_of({"adamw", "sgd"}), "adamw or sgd"),
+      number("learning-rate", &O::learning_rate, 0, 1e6, "At its highest; 0: what suits the model"),
+      number("momentum", &O::momentum, 0, 0.99999, "Of sgd, and beta1 of adamw"),
+      number("beta2", &O::beta2, 0, 0.9999999, "Of adamw"),
+      number("weight-decay", &O::weight_decay, 0, 1e6, "On matrices, not on biases and norms"),
+      number("warmup", &O::warmup, 0, 1, "Share of the steps until the learning rate is reached"),
+      number("final-rate", &O::final_rate, 0, 1,
+             "Share of the learning rate that the cosine ends at"),
+      number("clip", &O::clip, 0, 1e30, "Norm that gradients are clipped to; 0: never"),
+      number("label-smoothing", &O::label_smoothing, 0, 0.999, "Mass given to all classes alike"),
+      integer("seed", &O::seed, 0, std::numeric_limits<int64_t>::max(),
+              "Of weights, order and samples"),
+      integer("eval-every", &O::eval_every, 0, kMany, "Steps between evaluations; 0: at the end"),
+      integer("eval-samples", &O::eval_samples, -1, kMany,
+              "Test samples to evaluate, spread over all; 0: all; -1: up to 10000 images, or "
+              "windows of 128 KiB of text in all"),
+      integer("checkpoint-every", &O::checkpoint_every, 0, kMany,
+              "Steps between checkpoints; 0: only when stopped"),
+      integer("telemetry-every", &O::telemetry_every, 0, kMany,
+              "Steps between the figures that cost time; 0: never"),
+      flag("dense-flips", &O::dense_flips,
+           "Of a dense run: count flips in the masks that a sparse run would have"),
+      {"flips-of", "RECIPE[@N:M]", "The sparse run whose masks are counted so (default: ste)",
+       OptionKind::kTexts, [](const O& o) { return o.flips_of; },
+       [](O& o, const std::vector<std::string>& values) {
+         for (const std::string& value : values) {
+           check_flips_of(parse_recipe_at(value, Pattern(2, 4)));
+         }
+         o.flips_of = values;
+       }},
+      integer("threads", &O::threads, 0, kMaxThreads, "Threads; 0: all cores"),
+      text(
+          "plan", "auto|dense|sparse|FILE", &O::plan, [](const std::string&) {},
+          "Who decides how products are computed; FILE: the run.json of a run to repeat"),
+      text("export", "dense|packed", &O::exports, one_of({"dense", "packed"}),
+           "packed: packed.safetensors too, without the zeros"),
+  };
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+Json json_of(const OptionField& field, const RunOptions& options) {
+  const std::vector<std::string> values = field.get(options);
+  switch (field.kind) {
+    case OptionKind::kTexts: return values;
+    case OptionKind::kInteger: return parse_integer(values[0], INT64_MIN, INT64_MAX);
+    case OptionKind::kNumber: return parse_number(values[0], -HUGE_VAL, HUGE_VAL);
+    case OptionKind::kSwitch: return values[0] == "true";
+    case OptionKind::kText: break;
+  }
+  return values[0];
+}
+
+std::vector<std::string> texts_of(const Json& value) {
+  std::vector<std::string> texts;
+  if (value.is_array()) {
+    for (const Json& item : value) texts.push_back(item.get<std::string>());
+  } else {
+    texts.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return texts;
+}
+
+}  // namespace
+
+RecipeAtPattern parse_recipe_at(const std::string& text, const Pattern& otherwise) {
+  const size_t at = std::min(text.find('@'), text.size());
+  RecipeAtPattern found{text.substr(0, at), otherwise, at < text.size()};
+  if (found.own_pattern) found.pattern = Pattern::parse(text.substr(at + 1));
+  Recipe::parse(found.recipe).check(found.pattern);
+  return found;
+}
+
+std::vector<RecipeAtPattern> counted_flips(const RunOptions& options) {
+  std::vector<RecipeAtPattern> counted;
+  if (Recipe::parse(options.recipe).forward != ForwardPart::kDense) return counted;
+  const Pattern pattern = Pattern::parse(options.pattern);
+  for (const std::string& text : options.flips_of) {
+    counted.push_back(parse_recipe_at(text, pattern));
+  }
+  if (counted.empty() && options.dense_flips) counted.push_back({"ste", pattern, false});
+  return counted;
+}
+
+RunRule parse_rule(const std::string& text, const Pattern& otherwise) {
+  const size_t equals = text.find('=');
+  WEFT_CHECK(equals != std::string::npos && equals > 0,
+             "rule '{}': write LAYERS=RECIPE or LAYERS=RECIPE@N:M", printable(text));
+  const RunRule rule{parse_recipe_at(text.substr(equals + 1), otherwise), text.substr(0, equals)};
+  const RE2 expression(rule.layers, RE2::Quiet);
+  WEFT_CHECK(expression.ok(), "rule '{}': no regular expression: {}", printable(text),
+             expression.error());
+  return rule;
+}
+
+std::span<const OptionField> option_fields() {
+  static const std::vector<OptionField> fields = make_fields();
+  return fields;
+}
+
+const OptionField& option_field(const std::string& name, const std::string& what) {
+  const auto fields = option_fields();
+  const auto nearest = std::ranges::min_element(
+      fields, {}, [&](const OptionField& field) { return edit_distance(field.name, name); });
+  WEFT_CHECK(nearest->name == name, "{}: unknown key '{}': did you mean '{}'?", what,
+             printable(name), nearest->name);
+  return *nearest;
+}
+
+void RunOptions::check_training() const {
+  Recipe::parse(recipe).check(Pattern::parse(pattern));
+  for (const std::string& rule : rules) parse_rule(rule, Pattern::parse(pattern));
+  for (const RecipeAtPattern& counted : counted_flips(*this)) check_flips_of(counted);
+  WEFT_CHECK(batch >= 1 && batch % accumulate == 0, "batch {} cannot be cut into {} micro-batches",
+             batch, accumulate);
+}
+
+void RunOptions::check() const {
+  check_training();
+  const bool text = DataSpec::parse(data).kind == DataKind::kText;
+  WEFT_CHECK(text == (model == "gpt"), "model {} learns from {}, and data '{}' is {}", model,
+             model == "gpt" ? "text" : "images", data, text ? "text" : "images");
+}
+
+RunOptions RunOptions::resolved() const {
+  RunOptions all = *this;
+  const auto found = model_defaults().find(model);
+  WEFT_CHECK(found != model_defaults().end(), "model '{}': accepted are {}", printable(model),
+             fmt::join(model_names(), ", "));
+  const ModelDefaults& defaults = found->second;
+  if (all.width == 0) all.width = defaults.width;
+  if (all.depth == 0) all.depth = defaults.depth;
+  if (all.heads == 0) all.heads = defaults.heads;
+  if (all.batch == 0) all.batch = defaults.batch;
+  if (all.learning_rate == 0) {
+    all.learning_rate = optimizer == "sgd" ? 0.05 : defaults.adamw_rate;
+  }
+  if (all.eval_samples < 0) {
+    all.eval_samples = model == "gpt" ? std::max<int64_t>(1, kEvalBytes / context) : kEvalImages;
+  }
+  return all;
+}
+
+Json RunOptions::to_json() const {
+  Json object = Json::object();
+  for (const OptionField& field : option_fields()) object.append(field.name, json_of(field, *this));
+  return object;
+}
+
+RunOptions RunOptions::from_json(const Json& object, const std::string& what) {
+  RunOptions options;
+  WEFT_CHECK(object.is_object(), "{}: the options are no object", what);
+  for (const Json::Member& member : object.members()) {
+    const OptionField& field = option_field(member.name, what);
+    try {
+      field.set(options, texts_of(member.value));
+    } catch (const Error& error) {
+      throw Error(fmt::format("{}: {}: {}", what, member.name, error.what()));
+    }
+  }
+  return options;
+}
+
+}  // namespace weft

@@ -1,0 +1,100 @@
+#include "weft/torch/linear.h"
+
+#include "weft/torch/tensor_math.h"
+
+namespace weft {
+namespace {
+
+// All but the last dimension are tokens.
+template <typename T>
+MatrixView<T> matrix_of(const torch::Tensor& t) {
+  const int64_t cols = t.size(-1);
+  return {data_of<T>(t), cols == 0 ? 0 : t.numel() / cols, cols};
+}
+MatrixView<float> matrix(const torch::Tensor& t) { return matrix_of<float>(t); }
+
+std::vector<int64_t> with_last(const torch::Tensor& t, int64_t last) {
+  std::vector<int64_t> sizes = t.sizes().vec();
+  sizes.back() = last;
+  return sizes;
+}
+
+}  // namespace
+
+LinearImpl::LinearImpl(const torch::nn::LinearOptions& options) : Layer("weft::Linear") {
+  const torch::nn::Linear torchs(options);  // its initialisation
+  weight = register_parameter("weight", torchs->weight.detach());
+  if (torchs->bias.defined()) bias = register_parameter("bias", torchs->bias.detach());
+  register_state();
+}
+
+LinearImpl::LinearImpl(const torch::nn::LinearImpl& other) : Layer("weft::Linear") {
+  weight = other.weight;
+  register_state();
+}
+
+void LinearImpl::reset_products(std::shared_ptr<Planner> planner, int micro_batches) {
+  products_ = std::make_unique<LinearProducts>(weight_shape(), std::move(planner), micro_batches);
+}
+
+torch::Tensor LinearImpl::forward(const torch::Tensor& x) {
+  WEFT_CHECK(x.dim() >= 1 && x.size(-1) == weight.size(1),
+             "{}: an input of {} features for a layer of {}", name(), x.dim() == 0 ? 0 : x.size(-1),
+             weight.size(1));
+  return run(x);
+}
+
+torch::Tensor LinearImpl::packed_forward(const torch::Tensor& x) {
+  torch::Tensor y = torch::empty(with_last(x, weight.size(0)), x.options());
+  const float* b = bias.defined() ? bias.data_ptr<float>() : nullptr;
+  with_type_of(x,
+               [&]<typename T>(T) { products_->forward<T>(matrix_of<T>(x), b, matrix_of<T>(y)); });
+  return y;
+}
+
+torch::Tensor LinearImpl::packed_backward_data(const torch::Tensor& g, const torch::Tensor&) {
+  torch::Tensor dx = torch::empty(with_last(g, weight.size(1)), g.options());
+  with_type_of(
+      g, [&]<typename T>(T) { products_->backward_data<T>(matrix_of<T>(g), matrix_of<T>(dx)); });
+  return dx;
+}
+
+torch::Tensor LinearImpl::packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
+                                                 const std::optional<Sampling>& sampling) {
+  torch::Tensor dw = torch::empty(weight.sizes(), weight.options());
+  with_type_of(g, [&]<typename T>(T) {
+    products_->backward_weight<T>(matrix_of<T>(g), matrix_of<T>(x), sampling, matrix(dw));
+  });
+  return dw;
+}
+
+torch::Tensor LinearImpl::plain_forward(const torch::Tensor& x, const torch::Tensor& w) {
+  const torch::Tensor y = x.matmul(w.t());
+  return bias.defined() ? y + bias.detach().to(y.scalar_type()) : y;
+}
+
+torch::Tensor LinearImpl::plain_backward_data(const torch::Tensor& g, const torch::Tensor&,
+                                              const torch::Tensor& w) {
+  return g.matmul(w);
+}
+
+torch::Tensor LinearImpl::plain_backward_weight(const torch::Tensor& g, const torch::Tensor& x) {
+  return g.reshape({-1, g.size(-1)}).t().matmul(x.reshape({-1, x.size(-1)}));
+}
+
+torch::Tensor LinearImpl::bias_gradient(const torch::Tensor& g) const {
+  return widened(g).reshape({-1, g.size(-1)}).sum(0).to(weight.scalar_type());
+}
+
+torch::Tensor LinearImpl::rows_of(const torch::Tensor& x) const {
+  return x.detach().reshape({-1, x.size(-1)}).contiguous();
+}
+
+torch::Tensor LinearImpl::sample_scales_of(const torch::Tensor& g,
+                                           const SampleOptions& options) const {
+  torch::Tensor scales = torch::empty_like(g);
+  sample_scales(matrix(g), options, matrix(scales));
+  return scales;
+}
+
+}  // namespace weft

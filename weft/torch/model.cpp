@@ -1,0 +1,32 @@
+#include "weft/torch/model.h"
+
+#include <torch/utils.h>
+
+#include "weft/core/error.h"
+#include "weft/torch/layer.h"
+
+namespace weft {
+
+namespace {
+
+std::shared_ptr<Model> model_of(const RunOptions& options, const ModelShape& shape) {
+  if (options.model == "mlp") return make_mlp(options, shape);
+  if (options.model == "cnn") return make_cnn(options, shape);
+  if (options.model == "vit") return make_vit(options, shape);
+  WEFT_CHECK(options.model == "gpt", "model '{}': accepted are mlp, cnn, vit, gpt", options.model);
+  return make_gpt(options, shape);
+}
+
+}  // namespace
+
+std::shared_ptr<Model> make_model(const RunOptions& options, const ModelShape& shape) {
+  torch::manual_seed(static_cast<uint64_t>(options.seed));
+  const std::shared_ptr<Model> model = model_of(options, shape);
+  LayerSettings settings;
+  settings.precision = parse_precision(options.precision);
+  if (settings.precision == Precision::kFp32) return model;
+  for (const auto& [name, layer] : layers_of(*model)) layer->configure(settings);
+  return model;
+}
+
+}  // namespace weft

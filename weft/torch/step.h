@@ -1,0 +1,28 @@
+// One optimiser step of a model with weft layers, and the only right way to take it.
+//
+//   loss.backward();                     once per micro-batch
+//   torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
+//   weft::step(*model, optimizer);
+//
+// Adds the decay of each recipe to the clipped gradients, steps the optimiser, counts the step and
+// brings masks up to date that follow the weights, of the layers that this optimiser trains. What
+// comes every few steps waits for the next training pass (layer.h). Layers that it moved by
+// way of a weight they are tied to take up the change. Data-parallel runs reduce their gradients
+// before.
+//
+// Throws Error, before anything has changed, if the optimiser trains the weights of an lbc layer
+// and not its scores: it was made before sparsify, which adds them.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include "weft/torch/layer.h"
+
+namespace weft {
+
+void step(torch::nn::Module& model, torch::optim::Optimizer& optimizer);
+
+// After loading or editing weights by other means than step().
+void weights_changed(torch::nn::Module& model);
+
+}  // namespace weft

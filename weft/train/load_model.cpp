@@ -1,0 +1,110 @@
+#include "weft/train/load_model.h"
+
+#include <re2/re2.h>
+
+#include "weft/checkpoint/row_order_tensor.h"
+#include "weft/core/text.h"
+#include "weft/run/run_folder.h"
+#include "weft/torch/layer.h"
+#include "weft/train/export_model.h"
+#include "weft/train/init_weights.h"
+#include "weft/train/tensor_file.h"
+
+namespace weft {
+namespace {
+
+// The layers whose recipe finds masks along both axes.
+std::set<std::string> transposable_layers(const Json& record, const std::string& name) {
+  std::set<std::string> found;
+  if (!record.contains("layers")) return found;
+  try {
+    for (const Json& layer : record["layers"]) {
+      const Recipe recipe = Recipe::parse(layer["recipe"].get<std::string>());
+      if (recipe.forward != ForwardPart::kTransposable) continue;
+      found.insert(layer["name"].get<std::string>());
+    }
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: 'layers': {}", name, error.what()));
+  }
+  return found;
+}
+
+// A trained mask does not change, so it is a fixed one, sparse from the first step; transposable if
+// it was found so, so that the planner is asked what it was asked in training.
+TrainingPlan plan_of(const SparsityPlan& promises, const std::set<std::string>& transposable,
+                     const RunOptions& options, std::shared_ptr<Planner> planner) {
+  TrainingPlan plan;
+  for (const auto& [tensor, promise] : promises.tensors) {
+    const auto layer = layer_of_weight(tensor);
+    if (!layer) continue;
+    plan.rules.push_back({RE2::QuoteMeta(*layer),
+                          transposable.contains(*layer) ? "static+dense_head=0+forward=transposable"
+                                                        : "static+dense_head=0",
+                          promise.pattern});
+  }
+  plan.rules.push_back({".*", "dense", Pattern(2, 4)});
+  plan.precision = parse_precision(options.precision);
+  plan.total_steps = 1;
+  plan.micro_batches = static_cast<int>(options.accumulate);
+  plan.planner = std::move(planner);
+  return plan;
+}
+
+void give_row_orders(const std::filesystem::path& path, const SparsityPlan& promises,
+                     Model& model) {
+  const Checkpoint checkpoint = Checkpoint::open(path);
+  for (const auto& [name, layer] : layers_of(model)) {
+    const auto promise = promises.tensors.find(weight_name(name));
+    if (promise == promises.tensors.end() || layer->always_dense()) continue;
+    layer->give_row_order(read_row_order(checkpoint, promise->second, layer->weight_shape().outs));
+  }
+}
+
+}  // namespace
+
+RunParts load_model(const std::filesystem::path& folder, const std::string& data) {
+  const Json record = read_run_record(folder);
+  RunParts parts;
+  parts.options = resume_options(folder).resolved();
+  if (!data.empty()) parts.options.data = data;
+  parts.options.check();
+  parts.source = make_batch_source(parts.options);
+  parts.model = make_model(parts.options, parts.source->shape());
+  const auto path = folder / "model.safetensors";
+  std::error_code failure;
+  WEFT_CHECK(std::filesystem::exists(path, failure),
+             "{}: the run has no model yet: go on with `weft train --resume`",
+             printable(folder.string(), 4096));
+  const TensorFile file = read_tensors(path);
+  const std::set<const void*> of_recipes = recipe_tensors(*parts.model);
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : parts.model->named_parameters()) {
+      parameter.value().copy_(file.like(parameter.value(), parameter.key()));
+    }
+    for (auto& buffer : parts.model->named_buffers()) {
+      if (of_recipes.contains(buffer.value().unsafeGetTensorImpl())) continue;
+      buffer.value().copy_(file.like(buffer.value(), buffer.key()));
+    }
+  }
+  auto planner = std::make_shared<Planner>();
+  const std::string name = printable(folder.string(), 4096) + "/run.json";
+  remember_plan(*planner, record["plan"], name);
+  const SparsityPlan promises = SparsityPlan::from_metadata(file.metadata, file.name);
+  sparsify(*parts.model,
+           plan_of(promises, transposable_layers(record, name), parts.options, planner));
+  give_row_orders(path, promises, *parts.model);
+  return parts;
+}
+
+RunParts load_network(const std::filesystem::path& folder, const std::filesystem::path& weights,
+                      const std::string& data,
+                      const std::function<void(const std::string&)>& note) {
+  RunOptions options = resume_options(folder);
+  if (!data.empty()) options.data = data;
+  RunParts parts = make_parts(options);
+  load_init(weights, *parts.model, note);
+  return parts;
+}
+
+}  // namespace weft

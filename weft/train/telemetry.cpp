@@ -1,0 +1,205 @@
+#include "weft/train/telemetry.h"
+
+#include <algorithm>
+
+#include "weft/recipe/schedule.h"
+#include "weft/torch/state_tensors.h"
+
+namespace weft {
+namespace {
+
+Json json_of(const LayerTelemetry& t, const Recipe& recipe, bool costly) {
+  const auto ms = [](double seconds) { return std::round(1e6 * seconds) * 1e-3; };
+  Json entry{{"flip_rate", t.flip_rate},
+             {"changed_bits", t.changed_bits},
+             {"density", t.forward_density},
+             {"backward_density", t.backward_density},
+             {"plan", t.plan},
+             {"mask_ms", ms(t.times.mask)},
+             {"pack_ms", ms(t.times.pack)},
+             {"fwd_ms", ms(t.times.products[0])},
+             {"bwd_x_ms", ms(t.times.products[1])},
+             {"bwd_w_ms", ms(t.times.products[2])}};
+  if (costly) entry["retained"] = t.retained;
+  if (t.retained_as_rows_lie) entry["retained_as_rows_lie"] = *t.retained_as_rows_lie;
+  if (recipe.backward == BackwardPart::kBiMask) entry["backward_kept"] = t.backward_kept;
+  if (t.cosine) entry["cosine"] = *t.cosine;
+  if (recipe.forward == ForwardPart::kUnion) entry["alive"] = t.alive;
+  if (recipe.forward == ForwardPart::kSoft) entry["beta"] = t.beta;
+  return entry;
+}
+
+// "sparse/dense/-", or "sparse bf16/...": which of the three ran sparse.
+void note_products(const std::string& plan, std::set<std::string>& products) {
+  size_t begin = 0;
+  for (const char* product : {"fwd", "bwd_x", "bwd_w"}) {
+    const size_t end = std::min(plan.find('/', begin), plan.size());
+    const std::string_view one = std::string_view(plan).substr(begin, end - begin);
+    if (one.starts_with(choice_name(Choice::kSparse))) products.insert(product);
+    if (end == plan.size()) return;
+    begin = end + 1;
+  }
+}
+
+// Whether a layer trained with a mask in the step that is the step-th: then it has one after it too,
+// and the two can differ.
+bool had_masks(const LayerSettings& settings, int64_t step) {
+  return step >= 1 && !is_dense_step(settings.recipe, step - 1, settings.total_steps);
+}
+
+}  // namespace
+
+ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<Layer>>& layers,
+                            bool costly) {
+  ModelTelemetry all;
+  double kept = 0.0, changed = 0.0, compared = 0.0;
+  for (const auto& [name, layer] : layers) {
+    const LayerTelemetry t = layer->telemetry(costly);
+    all.times.mask += t.times.mask;
+    all.times.pack += t.times.pack;
+    for (size_t i = 0; i < 3; ++i) all.times.products[i] += t.times.products[i];
+    if (layer->always_dense()) continue;
+    const auto weights = static_cast<double>(layer->weight.numel());
+    ++all.recipes;
+    all.weights += layer->weight.numel();
+    kept += t.forward_density * weights;
+    changed += static_cast<double>(t.changed_bits);
+    const bool counted = had_masks(layer->settings(), layer->state().step) || t.changed_bits > 0;
+    if (counted) compared += weights;
+    note_products(t.plan, all.sparse_products);
+    all.layers.append(name, json_of(t, layer->settings().recipe, costly));
+  }
+  if (all.weights == 0) return all;
+  all.density = kept / static_cast<double>(all.weights);
+  if (compared > 0.0) all.flip_rate = changed / compared;
+  return all;
+}
+
+int64_t flip_steps(const std::map<std::string, std::shared_ptr<Layer>>& layers, int64_t steps) {
+  int64_t found = 0;
+  for (int64_t step = 1; step <= steps; ++step) {
+    found += std::ranges::any_of(layers, [&](const auto& named) {
+      return !named.second->always_dense() && had_masks(named.second->settings(), step);
+    });
+  }
+  return found;
+}
+
+namespace {
+
+// Layers with equal keys have equal masks as long as they have equal weights.
+std::string mask_key(const LayerSettings& settings) {
+  const Recipe& recipe = settings.recipe;
+  const Schedule& s = recipe.schedule;
+  // The soft threshold keeps what top-N keeps.
+  const ForwardPart forward =
+      recipe.forward == ForwardPart::kSoft ? ForwardPart::kTopN : recipe.forward;
+  return fmt::format("{} {} {} {} {} {} {} {}", part_name(forward), recipe.mask_solver().name,
+                     settings.pattern.str(), mask_interval(recipe, settings.pattern), s.order_every,
+                     s.order_end, s.dense_head, s.dense_tail);
+}
+
+}  // namespace
+
+DenseFlips::DenseFlips(torch::nn::Module& model, const std::vector<Counted>& counted) {
+  std::map<std::pair<const Layer*, std::string>, size_t> known;
+  std::map<const Layer*, int> on_layer;
+  for (const Counted& one : counted) {
+    names_.push_back(one.name);
+    std::vector<size_t>& own = of_each_.emplace_back();
+    sparsify(model, one.plan);
+    for (const auto& [name, layer] : layers_of(model)) {
+      if (layer->always_dense() || layer->settings().recipe.forward == ForwardPart::kUnion) {
+        continue;
+      }
+      const auto key = std::pair(layer.get(), mask_key(layer->settings()));
+      const auto [place, fresh] = known.try_emplace(key, shadows_.size());
+      own.push_back(place->second);
+      if (!fresh) continue;
+      Shadow shadow{layer, layer->settings(), {}};
+      shadow.settings.recipe.backward = BackwardPart::kSame;  // forward masks are counted
+      const int number = on_layer[layer.get()]++;
+      const auto buffer = [&](const char* part, const torch::Tensor& first) {
+        return layer->register_buffer(fmt::format("flips{}_{}", number, part), first);
+      };
+      shadow.mask = buffer("mask", empty_words());
+      shadow.row_order = buffer("row_order", empty_words());
+      shadow.counts = buffer("counts", torch::zeros({3}, torch::kLong));
+      shadows_.push_back(std::move(shadow));
+    }
+  }
+}
+
+void DenseFlips::begin() {
+  for (Shadow& shadow : shadows_) {
+    shadow.state = LayerState();
+    shadow.counts.set_data(torch::zeros({3}, torch::kLong));
+    update(shadow, 0);
+  }
+}
+
+void DenseFlips::restore(int64_t step) {
+  for (Shadow& shadow : shadows_) {
+    const WeightShape shape = shadow.layer->weight_shape();
+    const std::string context = fmt::format("the flips of {}", shadow.settings.label);
+    WEFT_CHECK(shadow.counts.numel() == 3, "{}: {} counts instead of 3", context,
+               shadow.counts.numel());
+    shadow.state = LayerState();
+    shadow.state.step = shadow.state.refreshed = step;
+    shadow.state.begun = true;
+    shadow.state.forward = mask_from(shadow.mask, shape.outs, shape.cols(), context);
+    shadow.state.row_order = permutation_from(shadow.row_order, shape.outs, context);
+  }
+}
+
+void DenseFlips::count(int64_t step) {
+  for (Shadow& shadow : shadows_) update(shadow, step);
+}
+
+void DenseFlips::update(Shadow& shadow, int64_t step) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor host =
+      shadow.layer->weight.detach().to(torch::kCPU, torch::kFloat).contiguous();
+  LayerState& state = shadow.state;
+  state.step = step;
+  state.seed = shadow.settings.seed;
+  state.layer = shadow.settings.number;
+  state.scaled = true;  // β is not wanted
+  LayerInput input;
+  input.weights = host.data_ptr<float>();
+  input.shape = shadow.layer->weight_shape();
+  input.pattern = shadow.settings.pattern;
+  input.recipe = &shadow.settings.recipe;
+  input.total_steps = shadow.settings.total_steps;
+  int64_t* counts = shadow.counts.data_ptr<int64_t>();
+  const Mask trained = state.forward;
+  bring_up_to_date(input, state);
+  const bool counted = trained.rows() > 0;
+  shadow.changed = counted ? counts[2] + Mask::differing(trained, state.forward) : 0;
+  shadow.compared = counted ? host.numel() : 0;
+  counts[0] += shadow.changed;
+  counts[1] += shadow.compared;
+  const Mask stored = state.forward;  // what the next training pass would change
+  if (is_refresh_due(input, state)) refresh(input, state);
+  counts[2] = stored.rows() == state.forward.rows() ? Mask::differing(stored, state.forward) : 0;
+  state.refreshed = step;
+  shadow.mask.set_data(words_of(state.forward));
+  shadow.row_order.set_data(words_of(state.row_order));
+}
+
+DenseFlips::Rates DenseFlips::rates(size_t counted) const {
+  int64_t changed = 0, compared = 0, all_changed = 0, all_compared = 0;
+  for (const size_t i : of_each_.at(counted)) {
+    const Shadow& shadow = shadows_[i];
+    changed += shadow.changed;
+    compared += shadow.compared;
+    all_changed += shadow.counts[0].item<int64_t>();
+    all_compared += shadow.counts[1].item<int64_t>();
+  }
+  const auto share = [](int64_t part, int64_t whole) {
+    return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  return {share(changed, compared), share(all_changed, all_compared)};
+}
+
+}  // namespace weft
