@@ -38,7 +38,7 @@ struct Stretch {
   int64_t step = 0;
 };
 std::vector<Stretch> stretches_of(const LayerSettings& settings) {
-  if (settings.recipe.forward != ForwardPart::kUnion) return {{1.0, 0}};
+  if (settings.recipe.forward->keeps_more == nullptr) return {{1.0, 0}};
   constexpr int kOfRemoval = 5;
   const double end = settings.recipe.schedule.removal_end;
   const auto total = static_cast<double>(settings.total_steps);
@@ -131,12 +131,12 @@ class Bench {
     const torch::Tensor w = layer_->effective_weight();
     const torch::Tensor x = x_.slice(0, 0, kRows), g = g_.slice(0, 0, kRows);
     require("fwd", y_.slice(0, 0, kRows), torch::matmul(x, w.t()) + layer_->bias);
-    if (recipe.backward == BackwardPart::kSame) {
+    if (recipe.backward->same()) {
       require("bwd_x", x_.grad().slice(0, 0, kRows), torch::matmul(g, w));
     }
     if (recipe.samples_gradient()) return;
     torch::Tensor dw = torch::matmul(g_.slice(1, 0, kRows).t(), x_);
-    if (recipe.gradient == GradientPart::kMasked) dw = dw * w.slice(0, 0, kRows).ne(0);
+    if (recipe.gradient->masked) dw = dw * w.slice(0, 0, kRows).ne(0);
     require("bwd_w", layer_->weight.grad().slice(0, 0, kRows), dw);
   }
 
@@ -168,7 +168,7 @@ class RecipeBench {
     for (const Stretch& stretch : stretches_of(settings)) {
       const double removed = removal_progress(settings.recipe, stretch.step, settings.total_steps);
       parts_.push_back({stretch.share,
-                        settings.recipe.forward == ForwardPart::kUnion ? removed : 1.0,
+                        settings.recipe.forward->keeps_more != nullptr ? removed : 1.0,
                         std::make_unique<Bench>(shape, settings, stretch.step),
                         {}});
     }
@@ -255,7 +255,7 @@ std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
       for (size_t i = 0; i < benches.size(); ++i) {
         const LayerTelemetry telemetry = benches[i]->telemetry();
         records.push_back({names[i], pattern, shape, samples[i].medians(median(dense_steps)),
-                           telemetry.plan, telemetry.retained, telemetry.backward_kept,
+                           telemetry.plan_text(), telemetry.retained, telemetry.backward_kept,
                            benches[i]->phases()});
       }
     }

@@ -21,7 +21,7 @@ std::string sparse_phase(const std::string& text) {
   std::string found = text;
   if (recipe.schedule.dense_head > 0) found += "+dense_head=0";
   if (recipe.schedule.dense_tail > 0) found += "+dense_tail=0";
-  if (recipe.forward == ForwardPart::kUnion) found += "+removal_end=1e-9";
+  if (recipe.forward->keeps_more != nullptr) found += "+removal_end=1e-9";
   return found;
 }
 
@@ -88,7 +88,7 @@ class BlockBench {
   }
   std::string plan() const {
     for (const auto& [name, layer] : layers_) {
-      if (name.ends_with("fc1")) return layer->telemetry(/*costly=*/false).plan;
+      if (name.ends_with("fc1")) return layer->plan_text();
     }
     return "";
   }
@@ -127,7 +127,7 @@ class BlockBench {
   Inputs inputs_;
   std::shared_ptr<TransformerBlock> block_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
-  std::vector<std::pair<std::string, std::shared_ptr<Layer>>> layers_;
+  std::vector<std::pair<std::string, std::shared_ptr<LayerModule>>> layers_;
   double rare_ms_ = 0.0;
 };
 

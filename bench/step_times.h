@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/spread.h"
-#include "weft/layer/products.h"
+#include "weft/layer/layer.h"
 #include "weft/recipe/recipe.h"
 
 namespace weft::bench {

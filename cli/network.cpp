@@ -7,7 +7,7 @@
 #include "cli/shared.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
-#include "weft/torch/layer.h"
+#include "weft/torch/layer_module.h"
 #include "weft/train/export_model.h"
 #include "weft/train/load_model.h"
 
@@ -99,7 +99,7 @@ void Network::Inputs::check(const std::string& layer, const WeightShape& shape, 
   if (std::ranges::find(wanted_, layer) == wanted_.end()) wanted_.push_back(layer);
   for (const auto& [name, each] : layers_of(*network_.parts_.model)) {
     if (name != layer) continue;
-    WEFT_CHECK(each->channel_groups() == 1,
+    WEFT_CHECK(each->layer().channel_groups() == 1,
                "layer {}: the groups of its channels see different inputs; leave it out with "
                "--exclude",
                printable(layer));

@@ -16,17 +16,16 @@ class RecipesCommand : public Command {
                  "schedule"});
     Json list = Json::array();
     for (const Recipe& recipe : recipes()) {
-      const bool decays = recipe.decay != DecayPart::kNone;
-      table.add({recipe.name, std::string(part_name(recipe.forward)),
-                 std::string(part_name(recipe.backward)), std::string(part_name(recipe.gradient)),
-                 std::string(part_name(recipe.decay)),
+      const bool decays = !recipe.decay->none();
+      table.add({recipe.name, std::string(recipe.forward->name), std::string(recipe.backward->name),
+                 std::string(recipe.gradient->name), std::string(recipe.decay->name),
                  decays ? fmt::format("{:g}", recipe.lambda) : "", sparse_products(recipe),
                  describe_schedule(recipe)});
       list.push_back({{"name", recipe.name},
-                      {"forward", part_name(recipe.forward)},
-                      {"backward", part_name(recipe.backward)},
-                      {"gradient", part_name(recipe.gradient)},
-                      {"decay", part_name(recipe.decay)},
+                      {"forward", recipe.forward->name},
+                      {"backward", recipe.backward->name},
+                      {"gradient", recipe.gradient->name},
+                      {"decay", recipe.decay->name},
                       {"lambda", decays ? recipe.lambda : 0.0},
                       {"sparse_products", sparse_products(recipe)},
                       {"schedule", describe_schedule(recipe)}});

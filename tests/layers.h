@@ -35,10 +35,10 @@ inline LayerSettings settings_of(const std::string& recipe, const std::string& p
 }
 
 // With weights that depend on `seed` only.
-inline std::shared_ptr<Layer> make_layer(Kind kind, const LayerSettings& settings,
-                                         uint64_t seed = 1) {
+inline std::shared_ptr<LayerModule> make_layer(Kind kind, const LayerSettings& settings,
+                                               uint64_t seed = 1) {
   torch::manual_seed(seed);
-  std::shared_ptr<Layer> layer;
+  std::shared_ptr<LayerModule> layer;
   if (kind == Kind::kLinear) {
     layer = std::make_shared<LinearImpl>(36, 136);  // more outputs than a work item has rows
   } else if (kind == Kind::kGroupedConv) {
@@ -125,7 +125,7 @@ class Training {
   int steps_ = 0;
 
  public:
-  std::shared_ptr<Layer> layer;
+  std::shared_ptr<LayerModule> layer;
   torch::optim::SGD optimizer;
   torch::Tensor x, y;  // of the last pass
 };

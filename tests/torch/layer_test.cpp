@@ -145,7 +145,7 @@ TEST(Gradients, AgreeWithFiniteDifferencesInDouble) {
                                       const std::string& pattern) {
     if (contains(recipe, "fp8") || contains(recipe, "bi-mask")) return;  // on purpose not exact
     const auto layer = make_layer(kind, settings_of(recipe + "+gradient=exact", pattern));
-    if (Recipe::parse(recipe).gradient == GradientPart::kMasked) {
+    if (Recipe::parse(recipe).gradient->masked) {
       layer->configure(settings_of(recipe, pattern));
     }
     layer->to(torch::kDouble);
@@ -191,7 +191,7 @@ TEST(Gradients, AgreeWithFiniteDifferencesInDouble) {
     check(bias, layer->bias.grad(),
           [&](const torch::Tensor& t) { return loss(input, effective, t); });
     // With a masked gradient the pruned entries of W̃ do not move.
-    const torch::Tensor moves = Recipe::parse(recipe).gradient == GradientPart::kMasked
+    const torch::Tensor moves = Recipe::parse(recipe).gradient->masked
                                     ? effective.ne(0).to(torch::kDouble)
                                     : torch::ones_like(effective);
     check(effective, layer->weight.grad(), [&](const torch::Tensor& t) {
@@ -324,7 +324,7 @@ TEST(Decay, OfZeroIsNone) {
 
 TEST(Decay, OfALayerThatIsUsedAndRegisteredTwiceComesOnce) {
   struct Twice : torch::nn::Module {
-    explicit Twice(std::shared_ptr<Layer> layer) {
+    explicit Twice(std::shared_ptr<LayerModule> layer) {
       register_module("first", layer);
       register_module("second", layer);
     }
@@ -543,10 +543,10 @@ TEST(State, DamagedBuffersAreRefused) {
   EXPECT_TRUE(contains(damaged("mask", [](torch::Tensor& t) { t.set_data(t.slice(0, 0, 3)); }),
                        "another shape"));
   EXPECT_TRUE(contains(damaged("permutation", [](torch::Tensor& t) { t[0] = 99; }),
-                       "no permutation of 136"));
+                       "not a permutation of 136"));
   EXPECT_TRUE(contains(
       damaged("row_order", [](torch::Tensor& t) { t.set_data(torch::zeros({136}, torch::kLong)); }),
-      "row_order: no permutation of 136"));
+      "row_order: not a permutation of 136"));
   EXPECT_TRUE(contains(damaged("counters", [](torch::Tensor& t) { t[0] = 3; }), "version 3"));
 }
 
@@ -669,7 +669,7 @@ TEST(Telemetry, CountsFlips) {
   }
   EXPECT_EQ(moving.forward_density, 0.5);
   EXPECT_GT(moving.retained, 0.5);
-  EXPECT_EQ(moving.plan, "sparse/sparse/dense");
+  EXPECT_EQ(moving.plan_text(), "sparse/sparse/dense");
 
   Training frozen(Kind::kLinear, settings, 0.0);
   frozen.step();
@@ -687,13 +687,13 @@ TEST(Telemetry, KnowsWhatARecipeHolds) {
   EXPECT_GT(bi.layer->telemetry().cosine.value(), 0.8);
   EXPECT_LT(bi.layer->telemetry().cosine.value(), 1.0);
   Training lbc(Kind::kLinear, settings_of("lbc", "2:4"));
-  EXPECT_EQ(lbc.layer->telemetry().alive, 0.0);  // not begun
+  EXPECT_EQ(lbc.layer->telemetry().figure("alive"), 0.0);  // not begun
   lbc.step();
-  EXPECT_GT(lbc.layer->telemetry().alive, 1.0);
+  EXPECT_GT(lbc.layer->telemetry().figure("alive"), 1.0);
   Training soft(Kind::kLinear, settings_of("s-ste", "2:4"));
   soft.step();
-  EXPECT_GT(soft.layer->telemetry().beta, 1.0);
-  EXPECT_EQ(soft.layer->telemetry().plan, "sparse/sparse/sparse");
+  EXPECT_GT(soft.layer->telemetry().figure("beta"), 1.0);
+  EXPECT_EQ(soft.layer->telemetry().plan_text(), "sparse/sparse/sparse");
 }
 
 // So that a model that is exported and loaded computes what was trained, to the bit.

@@ -15,7 +15,7 @@ using test::settings_of;
 
 // 1 on `keep` weights of every group, chosen at random: [outs, ins, taps]. Rows that share have the
 // same.
-torch::Tensor planted_mask(const Layer& layer, const Pattern& pattern) {
+torch::Tensor planted_mask(const LayerModule& layer, const Pattern& pattern) {
   const WeightShape shape = layer.weight_shape();
   const int64_t groups = shape.ins / pattern.group();
   const torch::Tensor order =
@@ -37,9 +37,9 @@ TEST(LbcLayer, KeepsThePlantedSubsetOfEveryGroup) {
         settings.total_steps = 40;
         settings.force_plain = plain;
         torch::manual_seed(4);
-        const std::shared_ptr<Layer> layer =
+        const std::shared_ptr<LayerModule> layer =
             kind == Kind::kLinear
-                ? std::shared_ptr<Layer>(std::make_shared<LinearImpl>(48, 24))
+                ? std::shared_ptr<LayerModule>(std::make_shared<LinearImpl>(48, 24))
                 : std::make_shared<Conv2dImpl>(torch::nn::Conv2dOptions(16, 24, {3, 2}));
         layer->configure(settings);
         torch::Tensor mask, teacher;

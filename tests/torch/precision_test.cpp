@@ -108,7 +108,7 @@ TEST(Precision, TilesMeanTheSameAsThePlainPath) {
             ASSERT_LT(difference(a.x.grad(), b.x.grad()), bound) << "dx, step " << step;
             ASSERT_LT(difference(a.layer->weight, b.layer->weight), sums) << "w, step " << step;
           }
-          const std::string plan = a.layer->telemetry().plan;
+          const std::string plan = a.layer->telemetry().plan_text();
           EXPECT_TRUE(plan.starts_with("sparse bf16/") || plan.starts_with("dense bf16/")) << plan;
           if (recipe.starts_with("t-sr-ste") && mode == PlanMode::kSparse) {
             EXPECT_EQ(plan, "sparse bf16/sparse bf16/sparse bf16");
@@ -267,17 +267,19 @@ TEST(Precision, TelemetryAndWatchesWork) {
     EXPECT_GT(telemetry.cosine.value(), 0.8);
     EXPECT_LT(telemetry.cosine.value(), 1.0);
     EXPECT_GT(telemetry.flip_rate, 0.0);
-    EXPECT_EQ(telemetry.plan, "sparse/sparse/dense");
+    EXPECT_EQ(telemetry.plan_text(), "sparse/sparse/dense");
     const torch::NoGradGuard no_grad;
     torch::Tensor x = make_input(kind, 1);
     int64_t rows = 0;
     {
-      const Layer::InputWatch watch(
-          [&](const Layer&, const std::function<torch::Tensor()>& see) { rows = see().size(0); });
+      const LayerModule::InputWatch watch(
+          [&](const LayerModule&, const std::function<torch::Tensor()>& see) {
+            rows = see().size(0);
+          });
       run.layer->forward(x);
     }
     EXPECT_GT(rows, 3);
-    const Layer::FiniteWatch watch;
+    const LayerModule::FiniteWatch watch;
     run.layer->forward(x);
     EXPECT_EQ(watch.first(), "");
     x.reshape({-1})[0] = INFINITY;

@@ -434,7 +434,7 @@ Tensor tensor_of(const Mask& mask) {
 }
 
 // [cells, groups of all taps, subsets] -> [taps, cells, groups, subsets]
-Tensor taps_first(const Tensor& of_subsets, const Layer& layer) {
+Tensor taps_first(const Tensor& of_subsets, const LayerModule& layer) {
   const int64_t taps = layer.weight_shape().taps;
   return of_subsets.detach()
       .to(torch::kDouble)
@@ -442,7 +442,7 @@ Tensor taps_first(const Tensor& of_subsets, const Layer& layer) {
       .transpose(0, 1);
 }
 
-Choices choices_of(const Layer& layer, const Geometry& geometry) {
+Choices choices_of(const LayerModule& layer, const Geometry& geometry) {
   const LayerState& state = layer.state();
   const auto planes = [&](const Mask& mask) {
     if (mask.rows() == 0) return torch::zeros_like(geometry.planes(layer.weight));

@@ -72,7 +72,7 @@ struct Snapshot {
   bool operator==(const Snapshot&) const = default;
 };
 
-torch::Tensor evaluated(Layer& layer, Kind kind) {
+torch::Tensor evaluated(LayerModule& layer, Kind kind) {
   const torch::NoGradGuard no_grad;
   layer.eval();
   const torch::Tensor y = layer.forward(make_input(kind, 77).to(layer.weight.scalar_type()));
@@ -81,7 +81,7 @@ torch::Tensor evaluated(Layer& layer, Kind kind) {
 }
 
 bool mask_is_rare(const Recipe& recipe, const Pattern& pattern) {
-  return recipe.forward != ForwardPart::kUnion && mask_interval(recipe, pattern) != 1;
+  return recipe.forward->scores == nullptr && mask_interval(recipe, pattern) != 1;
 }
 
 // The planted comparison: an evaluation after any number of steps computes with the mask of the
@@ -107,14 +107,14 @@ TEST(Refresh, AnEvaluationUsesWhatWasTrained) {
         EXPECT_TRUE(same_bits(run.layer->effective_weight(), run.layer->weight.detach()));
         continue;
       }
-      if (recipe.forward == ForwardPart::kUnion) continue;  // its removal follows the scores
+      if (recipe.forward->scores != nullptr) continue;  // its removal follows the scores
       const Mask mask = mask_is_rare(recipe, pattern)
                             ? trained.forward
                             : find_mask(recipe.mask_solver(), run.layer->weight.data_ptr<float>(),
                                         run.layer->weight_shape(), pattern,
                                         std::span<const int64_t>(trained.row_order));
       EXPECT_EQ(state.forward, mask) << step;
-      if (recipe.forward == ForwardPart::kSoft || recipe.fp8) continue;
+      if (recipe.forward->values != nullptr || recipe.fp8) continue;
       const torch::NoGradGuard no_grad;
       torch::Tensor expected = run.layer->weight.detach().clone();
       for (int64_t r = 0; r < mask.rows(); ++r) {
@@ -157,7 +157,7 @@ TEST(Refresh, EvaluationsDoNotTouchARun) {
       Training alone(Kind::kLinear, settings_of(of.recipe, of.pattern));
       Training watched(Kind::kLinear, settings_of(of.recipe, of.pattern));
       const auto look = [&] {
-        Layer& layer = *watched.layer;
+        LayerModule& layer = *watched.layer;
         const torch::Tensor x = make_input(Kind::kLinear, 77);
         if (form == kUsual) evaluated(layer, Kind::kLinear);
         if (form == kExport) layer.effective_weight();

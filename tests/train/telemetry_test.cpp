@@ -35,7 +35,7 @@ TEST(Telemetry, IsWhatTheMasksAndWeightsSay) {
       LayerSettings settings = settings_of(recipe, "2:4");
       settings.telemetry = true;
       Training run(kind, settings);
-      Layer& layer = *run.layer;
+      LayerModule& layer = *run.layer;
       const auto numel = static_cast<double>(layer.weight.numel());
       Mask before;
       int64_t flips = 0;
@@ -67,8 +67,8 @@ TEST(Telemetry, IsWhatTheMasksAndWeightsSay) {
         EXPECT_DOUBLE_EQ(t.backward_kept, backward / kept);
         EXPECT_EQ(t.cosine.has_value(), bi_mask);
         if (layer.scores.defined()) {
-          EXPECT_DOUBLE_EQ(t.alive, static_cast<double>(state.alive.count()) /
-                                        static_cast<double>(state.alive.rows()));
+          EXPECT_DOUBLE_EQ(t.figure("alive"), static_cast<double>(state.alive.count()) /
+                                                  static_cast<double>(state.alive.rows()));
         }
         before = state.forward;
         flips += changed;

@@ -1537,7 +1537,7 @@ TEST(Trainer, EndsOnAMaskThatItTrained) {
       RunParts parts = make_parts(options);
       Trainer trainer = Trainer::begin(scratch / "run", parts);
       trainer.advance(steps - 1);
-      std::shared_ptr<Layer> layer;
+      std::shared_ptr<LayerModule> layer;
       for (const auto& [name, one] : layers_of(*parts.model)) {
         if (name == "hidden1") layer = one;
       }

@@ -31,35 +31,35 @@ AlignedBuffer<Bf16>& DenseCopy::copy() {
 }
 
 template <typename T>
-const T* DenseCopy::of(const Operand& operand, const WeightShape& shape) {
+const T* DenseCopy::of(const Operand& operand, const float* values, const WeightShape& shape) {
   if constexpr (std::is_same_v<T, float>) {
-    if (operand.mask == nullptr) return operand.values;
+    if (operand.mask == nullptr) return values;
   }
   AlignedBuffer<T>& to = copy<T>();
   if (valid_) return to.data();
   const int64_t size = shape.outs * shape.cols();
   to.reserve(static_cast<size_t>(size));
   if (operand.mask != nullptr) {
-    masked_copy(operand.values, *operand.mask, to.data());
+    masked_copy(values, *operand.mask, to.data());
   } else if constexpr (std::is_same_v<T, Bf16>) {
-    round_to_bf16(operand.values, size, to.data());
+    round_to_bf16(values, size, to.data());
   }
   valid_ = true;
   return to.data();
 }
-template const float* DenseCopy::of(const Operand&, const WeightShape&);
-template const Bf16* DenseCopy::of(const Operand&, const WeightShape&);
+template const float* DenseCopy::of(const Operand&, const float*, const WeightShape&);
+template const Bf16* DenseCopy::of(const Operand&, const float*, const WeightShape&);
 
 void WeightPack::forget() {
   packed_for_.reset();
   tiled_ = false;
 }
 
-const PackedMatrix& WeightPack::sparse(const Operand& operand, const WeightShape& shape,
-                                       Compute compute) {
+const PackedMatrix& WeightPack::sparse(const Operand& operand, const float* values,
+                                       const WeightShape& shape, Compute compute) {
   if (packed_for_ == compute) return pack_;
   const bool tiles = compute == Compute::kBf16;
-  const MatrixView<const float> w(operand.values, shape.outs, shape.ins);
+  const MatrixView<const float> w(values, shape.outs, shape.ins);
   const PanelOptions options = operand.pack_options(compute);
   PackedMatrix& panels = tiles ? panels_ : pack_;
   panels = product_ == Product::kForward

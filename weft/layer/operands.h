@@ -2,7 +2,7 @@
 //
 //   forward   W̃   [outs, cols]         backward  W̃, or the part of it that a backward mask keeps
 //
-// An operand is values and a mask; packs, and dense copies with the zeros written out, are made
+// An operand is a mask on values, which come with every call; packs, and dense copies with the zeros written out, are made
 // when a product first asks for them, and kept until the next step. Memory is kept longer: the pack
 // of a linear layer takes that of the last one. In bf16 packs and copies are rounded when they are
 // made, the values they are made from stay fp32.
@@ -23,8 +23,8 @@
 
 namespace weft {
 
+// values: [outs, cols]; what the mask drops is not looked at.
 struct Operand {
-  const float* values = nullptr;            // [outs, cols]; what the mask drops is not looked at
   const Mask* mask = nullptr;               // null: all of it counts
   Pattern pattern{1, 1};                    // of the rows of the pack
   bool ragged = false;                      // the mask is not N:M along the depth of the pack
@@ -41,7 +41,7 @@ class DenseCopy {
  public:
   void forget() { valid_ = false; }
   template <typename T>
-  const T* of(const Operand& operand, const WeightShape& shape);
+  const T* of(const Operand& operand, const float* values, const WeightShape& shape);
 
  private:
   template <typename T>
@@ -60,7 +60,8 @@ class WeightPack {
 
   void forget();
   bool has(bool sparse, Compute compute) const { return sparse ? packed_for_ == compute : tiled_; }
-  const PackedMatrix& sparse(const Operand& operand, const WeightShape& shape, Compute compute);
+  const PackedMatrix& sparse(const Operand& operand, const float* values, const WeightShape& shape,
+                             Compute compute);
   const DenseTiles& tiles(MatrixView<const Bf16> w);  // [outs, ins], with its zeros
 
  private:

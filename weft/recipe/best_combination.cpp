@@ -7,6 +7,8 @@
 
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
+#include "weft/recipe/layer_state.h"
+#include "weft/recipe/schedule.h"
 
 namespace weft {
 namespace {
@@ -179,5 +181,82 @@ template void BestCombination::add_score_gradients(const float*, const float*, c
                                                    float*) const;
 template void BestCombination::add_score_gradients(const double*, const double*, const Mask&,
                                                    double*) const;
+
+// ---- the row
+
+namespace {
+
+bool is_removing(const Recipe& recipe, int64_t step, int64_t total_steps) {
+  return removal_progress(recipe, step, total_steps) < 1.0;
+}
+
+void find_union(const LayerInput& input, LayerState& state) {
+  const Recipe& recipe = *input.recipe;
+  if (state.sparse() && !is_removing(recipe, state.step - 1, input.total_steps)) return;
+  const BestCombination lbc(input.shape, input.pattern);
+  if (state.alive.rows() == 0) state.alive = lbc.all_alive();
+  lbc.remove(input.scores, removal_progress(recipe, state.step, input.total_steps),
+             recipe.schedule.removal_power, state.alive);
+  state.forward = lbc.mask(state.alive);
+}
+
+std::string union_objection(const Recipe& recipe, const Pattern&) {
+  const Schedule& s = recipe.schedule;
+  if (s.removal_end <= s.dense_head) {
+    return "subsets need time to learn their scores: removal_end must come after the dense head";
+  }
+  if (s.removal_end > 1.0 - s.dense_tail) {
+    return "the removal must end before the dense tail begins";
+  }
+  if (s.order_every > 0) {
+    return "rows that share learn their scores together; an order goes with masks chosen by "
+           "magnitude";
+  }
+  return "";
+}
+
+std::string union_schedule(const Recipe& recipe) {
+  return fmt::format("removal to the power {:.3g} until {:.3g}", recipe.schedule.removal_power,
+                     recipe.schedule.removal_end);
+}
+
+template <typename T>
+void union_gradient(const LayerInput& input, const LayerState& state, const T* weights, const T* dw,
+                    T* d_scores) {
+  BestCombination(input.shape, input.pattern)
+      .add_score_gradients(dw, weights, state.alive, d_scores);
+}
+
+const ScoreRow kUnionScores = {
+    .shape = [](const WeightShape& shape, const Pattern& pattern) -> ScoreRow::Shape {
+      const BestCombination lbc(shape, pattern);
+      return {lbc.cells(), lbc.groups(), lbc.candidates()};
+    },
+    .first = [](const WeightShape& shape, const Pattern& pattern,
+                std::span<float> scores) { BestCombination(shape, pattern).first_scores(scores); },
+    .gradient = [](const LayerInput& input, const LayerState& state, const float* dw,
+                   float* d_scores) { union_gradient(input, state, input.weights, dw, d_scores); },
+    .gradient_in_double = union_gradient<double>,
+    .are_trained = is_removing};
+
+// order_every, to refuse it with its reason.
+constexpr std::string_view kUnionSettings[] = {"removal_end", "removal_power", "order_every"};
+
+void add_union_figures(const LayerInput& input, const LayerState& state,
+                       std::vector<Figure>& figures) {
+  if (state.alive.rows() == 0) return;
+  figures.push_back({"alive", BestCombination(input.shape, input.pattern).mean_alive(state.alive)});
+}
+
+}  // namespace
+
+const ForwardPart kUnionPart = {.name = "union",
+                                .scores = &kUnionScores,
+                                .settings = kUnionSettings,
+                                .find = find_union,
+                                .keeps_more = is_removing,
+                                .objection = union_objection,
+                                .schedule_text = union_schedule,
+                                .add_figures = add_union_figures};
 
 }  // namespace weft

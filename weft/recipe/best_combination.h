@@ -1,4 +1,4 @@
-// The union forward operand of LBC (Zhang 2022): every subset of a group has a learnable score, and
+// The union forward part of LBC (Zhang 2022): every subset of a group has a learnable score, and
 // the lowest are removed step by step until one is left.
 //
 //   candidates Θ_i   all C = C(M, N) subsets of N of the M weights of a group
@@ -25,8 +25,11 @@
 
 #include "weft/core/mask.h"
 #include "weft/recipe/grouping.h"
+#include "weft/recipe/part.h"
 
 namespace weft {
+
+extern const ForwardPart kUnionPart;
 
 constexpr int64_t kMaxSubsets = 256;  // of a group; 4:8 has 70, 2:16 has 120, 4:16 has 1820
 

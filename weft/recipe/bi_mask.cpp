@@ -7,6 +7,9 @@
 
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
+#include "weft/recipe/layer_state.h"
+#include "weft/recipe/permutation.h"
+#include "weft/recipe/schedule.h"
 
 namespace weft {
 namespace {
@@ -98,5 +101,62 @@ Mask backward_mask(const float* values, const Mask& forward, const WeightShape& 
   });
   return mask;
 }
+
+// ---- the row
+
+namespace {
+
+bool is_permutation_due(const LayerInput& input, const LayerState& state) {
+  const int64_t every = input.recipe->schedule.permutation_every;
+  return every > 0 && (state.permutation.empty() || comes_due(every, state.refreshed, state.step));
+}
+
+void refresh_permutation(const LayerInput& input, LayerState& state) {
+  const bool due = is_permutation_due(input, state);
+  if (state.permutation.empty()) state.permutation = identity_permutation(input.shape.outs);
+  if (!due) return;
+  improve_permutation(state.forward, input.pattern,
+                      {input.recipe->permutation_search, input.recipe->permutation_goal, 0},
+                      rng_for(RandomUse::kPermutation, state), state.permutation);
+}
+
+std::string bi_mask_objection(const Recipe& recipe, const Pattern&) {
+  if (recipe.is_dense()) {
+    return "a bi-mask backward thins out a sparse forward operand, and this one is dense";
+  }
+  return recipe.forward->transposable
+             ? "a transposable operand is N:M along outputs already; bi-mask would only remove more"
+             : "";
+}
+
+std::string bi_mask_schedule(const Recipe& recipe) {
+  const int64_t every = recipe.schedule.permutation_every;
+  return every > 0 ? fmt::format("permutation every {}", every) : "";
+}
+
+constexpr int64_t kPermutationEvery = 100;  // the paper's
+constexpr std::string_view kBiMaskSettings[] = {"permutation_every", "permutation_search",
+                                                "permutation_goal"};
+
+}  // namespace
+
+const BackwardPart kBiMaskPart = {
+    .name = "bi-mask",
+    .permutes_outputs = true,
+    .settings = kBiMaskSettings,
+    .find =
+        [](const LayerInput& input, const float* values, LayerState& state) {
+          state.backward =
+              backward_mask(values, state.forward, input.shape, input.pattern, state.permutation);
+        },
+    .is_refresh_due = is_permutation_due,
+    .refresh = refresh_permutation,
+    .objection = bi_mask_objection,
+    .schedule_text = bi_mask_schedule,
+    .set_defaults =
+        [](Recipe& recipe) {
+          int64_t& every = recipe.schedule.permutation_every;
+          if (every == 0) every = kPermutationEvery;
+        }};
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// The backward operand of Bi-Mask (Zhang 2023): the forward operand, thinned out until it is N:M
+// The backward part of Bi-Mask (Zhang 2023): the forward operand, thinned out until it is N:M
 // along outputs too, in an order of outputs that loses little (permutation.h).
 //
 //   F      the mask of the forward operand, N:M along inputs
@@ -18,8 +18,11 @@
 #include "weft/core/mask.h"
 #include "weft/core/pattern.h"
 #include "weft/core/weight_shape.h"
+#include "weft/recipe/part.h"
 
 namespace weft {
+
+extern const BackwardPart kBiMaskPart;
 
 // values: [outs, cols], the forward operand; permutation: [outs], output at each place.
 Mask backward_mask(const float* values, const Mask& forward, const WeightShape& shape,

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "weft/core/mask.h"
+#include "weft/core/rng.h"
 #include "weft/core/weight_shape.h"
 #include "weft/recipe/recipe.h"
 
@@ -55,6 +56,11 @@ struct LayerInput {
   // The weights are not what an optimiser made of those before: masks by magnitude are found anew.
   bool replaced = false;
 };
+
+// Tells the uses of random numbers apart. The numbers are a function of the run's seed, the layer and
+// the step.
+enum class RandomUse : uint64_t { kPermutation = 1, kRowOrder = 2 };
+Rng rng_for(RandomUse use, const LayerState& state);
 
 // Both throw UnusableWeightError (mask/solver.h) if they have to find a mask and a weight is NaN or
 // infinite, Error if a score is.

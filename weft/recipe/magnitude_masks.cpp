@@ -31,7 +31,19 @@ Mask without_zeros(const LayerInput& input, const Mask& found, std::span<const i
                      order);
 }
 
+constexpr std::string_view kSettings[] = {"mask_every", "order_every", "order_end", "solver"};
+
 }  // namespace
+
+const ForwardPart kTopNPart = {.name = "top-n",
+                               .by_magnitude = true,
+                               .settings = std::span(kSettings).first(3),
+                               .find = find_magnitude_mask};
+const ForwardPart kTransposablePart = {.name = "transposable",
+                                       .transposable = true,
+                                       .by_magnitude = true,
+                                       .settings = kSettings,
+                                       .find = find_magnitude_mask};
 
 bool is_order_due(const LayerInput& input, const LayerState& state) {
   if (input.recipe->schedule.order_every == 0 || input.pattern.share() == 1) return false;
@@ -46,9 +58,8 @@ bool update_row_order(const LayerInput& input, const Rng& rng, LayerState& state
   options.rng = rng;
   options.rounds = state.row_order.empty() ? kFirstRounds : kRounds;
   options.start = state.row_order;
-  const bool transposable = input.recipe->forward == ForwardPart::kTransposable;
-  std::vector<int64_t> found =
-      find_row_order(input.weights, input.shape, input.pattern, transposable, options);
+  std::vector<int64_t> found = find_row_order(input.weights, input.shape, input.pattern,
+                                              input.recipe->forward->transposable, options);
   if (std::ranges::is_sorted(found)) found.clear();  // as rows lie
   if (found == state.row_order) return false;
   state.row_order = std::move(found);

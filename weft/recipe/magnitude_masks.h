@@ -1,4 +1,4 @@
-// The forward operands whose mask is chosen by magnitude: W̃ = m ∘ W.
+// The forward parts whose mask is chosen by magnitude: W̃ = m ∘ W.
 //
 //   top-n         m keeps the `keep` largest |w| of every group (of the sums of a cell)
 //   transposable  m keeps `keep` per group along inputs and along outputs, with the largest Σ m |w|
@@ -17,8 +17,11 @@
 
 #include "weft/core/rng.h"
 #include "weft/recipe/layer_state.h"
+#include "weft/recipe/part.h"
 
 namespace weft {
+
+extern const ForwardPart kTopNPart, kTransposablePart;
 
 // Whether a training pass at state.step needs a search for a row order: where patterns are shared,
 // before the first mask, and then as often as the schedule says; of a fixed mask only once.

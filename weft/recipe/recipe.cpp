@@ -13,72 +13,47 @@
 namespace weft {
 namespace {
 
-using F = ForwardPart;
-using B = BackwardPart;
-using G = GradientPart;
-using D = DecayPart;
-
 // The table of docs/recipes.md: name, forward, backward, gradient, decay, λ, schedule.
 const std::vector<Recipe>& table() {
-  static const std::vector<Recipe> rows = {
-      {"dense", F::kDense, B::kSame, G::kExact, D::kNone, 0.0, {}},
-      {"ste", F::kTopN, B::kSame, G::kExact, D::kNone, 0.0, {}},
-      {"sr-ste", F::kTopN, B::kSame, G::kExact, D::kGradient, 2e-4, {}},
-      {"static",
-       F::kTopN,
-       B::kSame,
-       G::kMasked,
-       D::kNone,
-       0.0,
-       {.mask_every = 0, .dense_head = 0.5}},
-      {"transposable", F::kTransposable, B::kSame, G::kExact, D::kGradient, 2e-4, {}},
-      {"t-sr-ste",
-       F::kTransposable,
-       B::kSame,
-       G::kMvue,
-       D::kGradient,
-       6e-5,
-       {.dense_tail = 1.0 / 6.0}},
-      {"bi-mask", F::kTopN, B::kBiMask, G::kExact, D::kGradient, 2e-4, {.permutation_every = 100}},
-      {"lbc", F::kUnion, B::kSame, G::kMasked, D::kNone, 0.0, {}},
-      {"s-ste", F::kSoft, B::kSame, G::kMvue, D::kNone, 0.0, {}},
+  const auto row = [](const char* name, const char* forward, const char* backward,
+                      const char* gradient, const char* decay, double lambda, Schedule schedule) {
+    Recipe recipe;
+    recipe.name = name;
+    recipe.forward = &forward_part(forward);
+    recipe.backward = &backward_part(backward);
+    recipe.gradient = &gradient_part(gradient);
+    recipe.decay = &decay_part(decay);
+    recipe.lambda = lambda;
+    recipe.schedule = schedule;
+    return recipe;
   };
+  // clang-format off
+  static const std::vector<Recipe> rows = {
+      row("dense",        "dense",        "same",    "exact",  "none",     0.0,  {}),
+      row("ste",          "top-n",        "same",    "exact",  "none",     0.0,  {}),
+      row("sr-ste",       "top-n",        "same",    "exact",  "gradient", 2e-4, {}),
+      row("static",       "top-n",        "same",    "masked", "none",     0.0,
+          {.mask_every = 0, .dense_head = 0.5}),
+      row("transposable", "transposable", "same",    "exact",  "gradient", 2e-4, {}),
+      row("t-sr-ste",     "transposable", "same",    "mvue",   "gradient", 6e-5,
+          {.dense_tail = 1.0 / 6.0}),
+      row("bi-mask",      "top-n",        "bi-mask", "exact",  "gradient", 2e-4,
+          {.permutation_every = 100}),
+      row("lbc",          "union",        "same",    "masked", "none",     0.0,  {}),
+      row("s-ste",        "soft",         "same",    "mvue",   "none",     0.0,  {}),
+  };
+  // clang-format on
   return rows;
 }
 
-template <typename Part>
-using Names = std::span<const std::pair<std::string_view, Part>>;
-
-constexpr std::array<std::pair<std::string_view, F>, 5> kForwardNames = {
-    {{"dense", F::kDense},
-     {"top-n", F::kTopN},
-     {"transposable", F::kTransposable},
-     {"union", F::kUnion},
-     {"soft", F::kSoft}}};
-constexpr std::array<std::pair<std::string_view, B>, 2> kBackwardNames = {
-    {{"same", B::kSame}, {"bi-mask", B::kBiMask}}};
-constexpr std::array<std::pair<std::string_view, G>, 4> kGradientNames = {
-    {{"exact", G::kExact},
-     {"masked", G::kMasked},
-     {"mvue", G::kMvue},
-     {"mvue-two-draw", G::kMvueTwoDraw}}};
-constexpr std::array<std::pair<std::string_view, D>, 3> kDecayNames = {
-    {{"none", D::kNone}, {"gradient", D::kGradient}, {"decoupled", D::kDecoupled}}};
 constexpr std::array<std::pair<std::string_view, PermutationSearch>, 2> kSearchNames = {
     {{"swap", PermutationSearch::kSwap}, {"random", PermutationSearch::kRandom}}};
 constexpr std::array<std::pair<std::string_view, PermutationGoal>, 2> kGoalNames = {
     {{"kept", PermutationGoal::kKept}, {"eligible", PermutationGoal::kEligible}}};
 
-template <typename Part>
-std::string_view name_in(Names<Part> names, Part part) {
-  for (const auto& [name, value] : names) {
-    if (value == part) return name;
-  }
-  return "?";
-}
-
-template <typename Part>
-Part part_in(Names<Part> names, std::string_view key, std::string_view name) {
+template <typename Value, size_t count>
+Value value_in(const std::array<std::pair<std::string_view, Value>, count>& names,
+               std::string_view key, std::string_view name) {
   std::string known;
   for (const auto& [candidate, value] : names) {
     if (candidate == name) return value;
@@ -116,16 +91,14 @@ const Solver* transposable_solver(std::string_view name) {
 
 void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
   if (key == "forward") {
-    recipe.forward = part_in<F>(kForwardNames, key, value);
+    recipe.forward = &forward_part(value);
   } else if (key == "backward") {
-    recipe.backward = part_in<B>(kBackwardNames, key, value);
-    if (recipe.backward == B::kBiMask && recipe.schedule.permutation_every == 0) {
-      recipe.schedule.permutation_every = 100;
-    }
+    recipe.backward = &backward_part(value);
+    if (recipe.backward->set_defaults != nullptr) recipe.backward->set_defaults(recipe);
   } else if (key == "gradient") {
-    recipe.gradient = part_in<G>(kGradientNames, key, value);
+    recipe.gradient = &gradient_part(value);
   } else if (key == "decay") {
-    recipe.decay = part_in<D>(kDecayNames, key, value);
+    recipe.decay = &decay_part(value);
   } else if (key == "lambda") {
     recipe.lambda = number(key, value, 0.0, 1e6);
   } else if (key == "mask_every") {
@@ -139,9 +112,9 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
   } else if (key == "order_end") {
     recipe.schedule.order_end = number(key, value, 0.0, 1.0);
   } else if (key == "permutation_search") {
-    recipe.permutation_search = part_in<PermutationSearch>(kSearchNames, key, value);
+    recipe.permutation_search = value_in(kSearchNames, key, value);
   } else if (key == "permutation_goal") {
-    recipe.permutation_goal = part_in<PermutationGoal>(kGoalNames, key, value);
+    recipe.permutation_goal = value_in(kGoalNames, key, value);
   } else if (key == "dense_head") {
     recipe.schedule.dense_head = number(key, value, 0.0, 1.0);
   } else if (key == "dense_tail") {
@@ -159,25 +132,36 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
   }
 }
 
-// A part that nothing looks at would be a mistake that nobody sees.
-void refuse_idle_parts(const Recipe& recipe, const std::set<std::string_view>& given) {
+bool reads(SettingNames names, std::string_view key) {
+  return std::ranges::find(names, key) != names.end();
+}
+
+// "forward=union", or "forward=top-n or forward=transposable".
+template <typename Part>
+void add_readers(std::span<const Part* const> parts, std::string_view kind, std::string_view key,
+                 std::string& text) {
+  for (const Part* part : parts) {
+    if (!reads(part->settings, key)) continue;
+    text += fmt::format("{}{}={}", text.empty() ? "" : " or ", kind, part->name);
+  }
+}
+
+// A setting that nothing reads would be a mistake that nobody sees.
+void refuse_idle_settings(const Recipe& recipe, const std::set<std::string_view>& given) {
   const auto refuse_if = [&](bool idle, std::string_view key, std::string_view reason) {
     WEFT_CHECK(!idle || !given.contains(key), "recipe '{}': {} has no effect: {}", recipe.name, key,
                reason);
   };
-  const F forward = recipe.forward;
-  refuse_if(recipe.decay == D::kNone, "lambda", "there is no decay");
-  refuse_if(forward == F::kDense || forward == F::kUnion, "mask_every",
-            "it has no mask by magnitude");
-  refuse_if(forward != F::kTransposable, "solver", "only forward=transposable has several solvers");
-  for (const char* key : {"removal_end", "removal_power"}) {
-    refuse_if(forward != F::kUnion, key, "only forward=union removes candidates");
+  for (const std::string_view key : given) {
+    std::string readers;
+    add_readers(forward_parts(), "forward", key, readers);
+    add_readers(backward_parts(), "backward", key, readers);
+    const bool read = reads(recipe.forward->settings, key) || reads(recipe.backward->settings, key);
+    refuse_if(!readers.empty() && !read, key, "only " + readers + " reads it");
   }
-  for (const char* key : {"permutation_every", "permutation_search", "permutation_goal"}) {
-    refuse_if(recipe.backward != B::kBiMask, key, "only backward=bi-mask permutes");
-  }
-  for (const char* key : {"dense_head", "dense_tail", "order_every"}) {
-    refuse_if(forward == F::kDense, key, "it is dense throughout");
+  refuse_if(recipe.decay->none(), "lambda", "there is no decay");
+  for (const char* key : {"dense_head", "dense_tail"}) {
+    refuse_if(recipe.is_dense(), key, "it is dense throughout");
   }
   refuse_if(recipe.schedule.order_every == 0 || recipe.has_fixed_mask(), "order_end",
             "no row order is looked for again and again");
@@ -217,50 +201,42 @@ Recipe Recipe::parse(std::string_view text) {
     }
     at = end;
   }
-  if (found->decay == D::kNone && !given.contains("lambda")) recipe.lambda = 2e-4;
-  refuse_idle_parts(recipe, given);
+  if (found->decay->none() && !given.contains("lambda")) recipe.lambda = 2e-4;
+  refuse_idle_settings(recipe, given);
   return recipe;
 }
 
 void Recipe::check(const Pattern& pattern) const {
-  const auto refuse_if = [&](bool bad, std::string_view reason) {
-    WEFT_CHECK(!bad, "recipe '{}' makes no sense at {}: {}", name, pattern.str(), reason);
+  const auto refuse = [&](const std::string& reason) {
+    WEFT_CHECK(reason.empty(), "recipe '{}' makes no sense at {}: {}", name, pattern.str(), reason);
   };
-  refuse_if(backward == B::kBiMask && forward == F::kDense,
-            "a bi-mask backward thins out a sparse forward operand, and this one is dense");
-  refuse_if(backward == B::kBiMask && forward == F::kTransposable,
-            "a transposable operand is N:M along outputs already; bi-mask would only remove more");
-  refuse_if(gradient == G::kMasked && !has_fixed_mask() && forward != F::kUnion,
-            "with a masked gradient pruned weights stand still, so a mask chosen by magnitude "
-            "could never change; masked goes with a mask that is found once (mask_every=0) and "
-            "with forward=union");
-  refuse_if(decay != D::kNone && (forward == F::kDense || has_fixed_mask() || forward == F::kUnion),
-            "the decay steers which weights a mask chooses, and this mask is not chosen by "
-            "magnitude again and again");
-  refuse_if(forward == F::kSoft && mask_interval(*this, pattern) != 1,
-            "the soft threshold is continuous only if it follows the weights at every step");
-  refuse_if(forward == F::kUnion && schedule.removal_end <= schedule.dense_head,
-            "subsets need time to learn their scores: removal_end must come after the dense head");
-  refuse_if(forward == F::kUnion && schedule.removal_end > 1.0 - schedule.dense_tail,
-            "the removal must end before the dense tail begins");
-  refuse_if(forward == F::kUnion && schedule.order_every > 0,
-            "rows that share learn their scores together; an order goes with masks chosen by "
-            "magnitude");
-  refuse_if(gradient == G::kMvueTwoDraw && (pattern.keep() != 2 || pattern.group() != 4),
-            "the two-draw sampler is for 2:4; mvue takes any pattern");
-  refuse_if(schedule.dense_head + schedule.dense_tail >= 1.0,
-            "the dense head and tail leave no sparse steps");
+  const auto ask = [&](const auto& part) {
+    if (part.objection != nullptr) refuse(part.objection(*this, pattern));
+  };
+  ask(*backward);
+  ask(*gradient);
+  if (!decay->none() && (!forward->by_magnitude || has_fixed_mask())) {
+    refuse(
+        "the decay steers which weights a mask chooses, and this mask is not chosen by magnitude "
+        "again and again");
+  }
+  ask(*forward);
+  if (schedule.dense_head + schedule.dense_tail >= 1.0) {
+    refuse("the dense head and tail leave no sparse steps");
+  }
 }
 
 bool Recipe::needs_total_steps() const {
   const bool orders = schedule.order_every > 0 && !has_fixed_mask();
-  return schedule.dense_head > 0.0 || schedule.dense_tail > 0.0 || forward == F::kUnion || orders;
+  return schedule.dense_head > 0.0 || schedule.dense_tail > 0.0 || forward->keeps_more != nullptr ||
+         orders;
 }
 
-std::string_view part_name(ForwardPart part) { return name_in<F>(kForwardNames, part); }
-std::string_view part_name(BackwardPart part) { return name_in<B>(kBackwardNames, part); }
-std::string_view part_name(GradientPart part) { return name_in<G>(kGradientNames, part); }
-std::string_view part_name(DecayPart part) { return name_in<D>(kDecayNames, part); }
+Recipe Recipe::without_backward_mask() const {
+  Recipe recipe = *this;
+  recipe.backward = &backward_part("same");
+  return recipe;
+}
 
 namespace {
 
@@ -271,7 +247,7 @@ std::string describe_masks(const Recipe& recipe) {
     return every == 1 ? std::string("step") : fmt::format("{} steps", every);
   };
   std::string text = "mask every " + interval(4);
-  if (recipe.schedule.mask_every != Schedule::kAuto || recipe.forward != F::kTransposable) {
+  if (recipe.schedule.mask_every != Schedule::kAuto || !recipe.forward->transposable) {
     return text;
   }
   for (const int group : {8, 16, 32}) {
@@ -288,29 +264,27 @@ std::string describe_schedule(const Recipe& recipe) {
   std::string text;
   const auto add = [&](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
   if (s.dense_head > 0.0) add(fmt::format("dense for the first {:.3g}", s.dense_head));
-  switch (recipe.forward) {
-    case F::kDense: break;
-    case F::kUnion:
-      add(fmt::format("removal to the power {:.3g} until {:.3g}", s.removal_power, s.removal_end));
-      break;
-    default: add(describe_masks(recipe));
+  if (recipe.forward->schedule_text != nullptr) {
+    add(recipe.forward->schedule_text(recipe));
+  } else if (!recipe.is_dense()) {
+    add(describe_masks(recipe));
   }
-  if (recipe.backward == B::kBiMask && s.permutation_every > 0) {
-    add(fmt::format("permutation every {}", s.permutation_every));
+  if (recipe.backward->schedule_text != nullptr) {
+    const std::string more = recipe.backward->schedule_text(recipe);
+    if (!more.empty()) add(more);
   }
   if (s.order_every > 0) {
     add(recipe.has_fixed_mask()
             ? "row order found with it"
             : fmt::format("row order every {} until {:.3g}", s.order_every, s.order_end));
   }
-  if (recipe.forward == F::kSoft) add("β frozen");
   if (s.dense_tail > 0.0) add(fmt::format("dense for the last {:.3g}", s.dense_tail));
   return text.empty() ? "–" : text;
 }
 
 std::string sparse_products(const Recipe& recipe) {
   std::string text;
-  if (recipe.forward != F::kDense) text = "fwd, bwd_x";
+  if (!recipe.is_dense()) text = "fwd, bwd_x";
   if (recipe.samples_gradient()) text += text.empty() ? "bwd_w" : ", bwd_w";
   return text.empty() ? "none" : text;
 }

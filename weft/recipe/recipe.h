@@ -1,5 +1,7 @@
 // Recipe: a training method, as a composition of parts. Every paper is one row of a table.
 //
+// part.h says what a part is.
+//
 //   forward operand    what Y = X W̃ᵀ multiplies with
 //   backward operand   what dX = G W̃ multiplies with
 //   gradient           how dW = Gᵀ X is estimated, and which entries of it count
@@ -21,31 +23,9 @@
 
 #include "weft/core/pattern.h"
 #include "weft/mask/solver.h"
+#include "weft/recipe/part.h"
 
 namespace weft {
-
-enum class ForwardPart : uint8_t {
-  kDense,         // W
-  kTopN,          // the largest of each group                 (magnitude_masks.h)
-  kTransposable,  // N:M along inputs and outputs              (magnitude_masks.h)
-  kUnion,         // the subsets that are still alive          (best_combination.h)
-  kSoft,          // β · soft threshold                        (soft_threshold.h)
-};
-enum class BackwardPart : uint8_t {
-  kSame,    // the forward operand
-  kBiMask,  // the largest along permuted outputs, of the forward operand   (bi_mask.h)
-};
-enum class GradientPart : uint8_t {
-  kExact,        // Gᵀ X
-  kMasked,       // Gᵀ X, only where the forward operand keeps a weight
-  kMvue,         // an unbiased N:M sample of Gᵀ along tokens, times X   (estimate/mvue.h)
-  kMvueTwoDraw,  // the same by the papers' two draws, 2:4 only
-};
-enum class DecayPart : uint8_t {
-  kNone,
-  kGradient,   // λ (1 − m) W joins the gradient, once per step, after clipping   (decay.h)
-  kDecoupled,  // W loses lr · λ (1 − m) W
-};
 
 struct Schedule {
   static constexpr int64_t kAuto = -1;
@@ -71,10 +51,11 @@ enum class PermutationGoal : uint8_t {
 
 struct Recipe {
   std::string name;
-  ForwardPart forward = ForwardPart::kDense;
-  BackwardPart backward = BackwardPart::kSame;
-  GradientPart gradient = GradientPart::kExact;
-  DecayPart decay = DecayPart::kNone;
+  // Never null (part.h).
+  const ForwardPart* forward = nullptr;
+  const BackwardPart* backward = nullptr;
+  const GradientPart* gradient = nullptr;
+  const DecayPart* decay = nullptr;
   double lambda = 2e-4;  // of the decay
   Schedule schedule;
   const Solver* solver = nullptr;  // of a transposable mask; null: the default one
@@ -92,27 +73,21 @@ struct Recipe {
   // Whether the schedule is made of shares, so that the number of steps must be known.
   bool needs_total_steps() const;
   // Whether the mask is found once, by magnitude.
-  bool has_fixed_mask() const {
-    return schedule.mask_every == 0 &&
-           (forward == ForwardPart::kTopN || forward == ForwardPart::kTransposable);
-  }
+  bool has_fixed_mask() const { return schedule.mask_every == 0 && forward->by_magnitude; }
   // What finds masks by magnitude.
   const Solver& mask_solver() const {
-    return solver != nullptr ? *solver : default_solver(forward == ForwardPart::kTransposable);
+    return solver != nullptr ? *solver : default_solver(forward->transposable);
   }
-  bool samples_gradient() const {
-    return gradient == GradientPart::kMvue || gradient == GradientPart::kMvueTwoDraw;
-  }
+  bool is_dense() const { return forward->dense; }
+  bool samples_gradient() const { return gradient->sampler.has_value(); }
+  // The same masks going forward, and none of its own going backward.
+  Recipe without_backward_mask() const;
 };
 
 // The named recipes, in the order of docs/recipes.md.
 std::span<const Recipe> recipes();
 
-// For tables: "top-n", "β · soft threshold" and so on.
-std::string_view part_name(ForwardPart part);
-std::string_view part_name(BackwardPart part);
-std::string_view part_name(GradientPart part);
-std::string_view part_name(DecayPart part);
+// For tables.
 std::string describe_schedule(const Recipe& recipe);
 // Which of the three products has a sparse operand: "fwd, bwd_x, bwd_w".
 std::string sparse_products(const Recipe& recipe);

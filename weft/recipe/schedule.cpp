@@ -14,7 +14,7 @@ int64_t dense_head(const Recipe& recipe, int64_t total_steps) {
 }  // namespace
 
 bool is_dense_step(const Recipe& recipe, int64_t step, int64_t total_steps) {
-  if (recipe.forward == ForwardPart::kDense) return true;
+  if (recipe.is_dense()) return true;
   const auto total = static_cast<double>(total_steps);
   const int64_t head = dense_head(recipe, total_steps);
   const auto tail = static_cast<int64_t>(std::floor(recipe.schedule.dense_tail * total));
@@ -30,7 +30,7 @@ double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps)
 int64_t mask_interval(const Recipe& recipe, const Pattern& pattern) {
   constexpr double kStepNanoseconds = 65.0, kShare = 0.02;
   if (recipe.schedule.mask_every != Schedule::kAuto) return recipe.schedule.mask_every;
-  if (recipe.forward != ForwardPart::kTransposable) return 1;
+  if (!recipe.forward->transposable) return 1;
   const double solving = nanoseconds_per_weight(recipe.mask_solver(), pattern.group());
   return static_cast<int64_t>(std::ceil(solving / (kShare * kStepNanoseconds)));
 }

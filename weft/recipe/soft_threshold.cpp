@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "weft/core/parallel.h"
+#include "weft/recipe/layer_state.h"
+#include "weft/recipe/magnitude_masks.h"
+#include "weft/recipe/schedule.h"
 
 namespace weft {
 namespace {
@@ -148,5 +151,47 @@ double soft_threshold_scale(const float* weights, const Mask& mask, const Weight
   }
   return square > 0.0 ? product / square : 1.0;
 }
+
+namespace {
+
+void find_soft(const LayerInput& input, LayerState& state) {
+  find_magnitude_mask(input, state);
+  if (state.scaled) return;
+  state.beta = soft_threshold_scale(input.weights, state.forward, input.shape, input.pattern,
+                                    state.row_order);
+  state.scaled = true;
+}
+
+template <typename T>
+void soft_values(const LayerInput& input, const LayerState& state, const T* weights, T* out) {
+  soft_threshold(weights, state.forward, input.shape, input.pattern, state.beta, out,
+                 state.row_order);
+}
+
+std::string soft_objection(const Recipe& recipe, const Pattern& pattern) {
+  return mask_interval(recipe, pattern) == 1
+             ? ""
+             : "the soft threshold is continuous only if it follows the weights at every step";
+}
+
+constexpr std::string_view kSoftSettings[] = {"mask_every", "order_every", "order_end"};
+
+}  // namespace
+
+const ForwardPart kSoftPart = {
+    .name = "soft",
+    .by_magnitude = true,
+    .masks_of = "top-n",
+    .settings = kSoftSettings,
+    .find = find_soft,
+    .values = [](const LayerInput& input, const LayerState& state,
+                 float* out) { soft_values(input, state, input.weights, out); },
+    .values_in_double = soft_values<double>,
+    .objection = soft_objection,
+    .schedule_text = [](const Recipe&) { return std::string("mask every step; β frozen"); },
+    .add_figures =
+        [](const LayerInput&, const LayerState& state, std::vector<Figure>& figures) {
+          figures.push_back({"beta", state.beta});
+        }};
 
 }  // namespace weft

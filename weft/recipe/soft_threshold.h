@@ -1,4 +1,4 @@
-// The soft forward operand of S-STE (methods: Hu 2024): continuous where a hard mask jumps.
+// The soft forward part of S-STE (methods: Hu 2024): continuous where a hard mask jumps.
 //
 //   τ      = the (group − keep)-th smallest |w| of a group, the largest that is dropped
 //   S(w)_i = sign(w_i) · max(|w_i| − τ, 0)
@@ -19,8 +19,12 @@
 
 #include "weft/core/mask.h"
 #include "weft/recipe/grouping.h"
+#include "weft/recipe/part.h"
 
 namespace weft {
+
+// The masks are those of top-n.
+extern const ForwardPart kSoftPart;
 
 // mask: of the `keep` largest of each group (of the sums of a cell, whose rows are those that stand
 // in its places, if there is a row order). out: [outs, cols], zero

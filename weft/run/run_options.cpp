@@ -100,9 +100,9 @@ OptionField flag(const char* name, bool RunOptions::*member, const char* help) {
 // Throws Error if a dense run cannot count the flips that this recipe would have.
 void check_flips_of(const RecipeAtPattern& counted) {
   const Recipe recipe = Recipe::parse(counted.recipe);
-  WEFT_CHECK(recipe.forward != ForwardPart::kDense, "'{}' has no masks: name a sparse recipe",
+  WEFT_CHECK(!recipe.is_dense(), "'{}' has no masks: name a sparse recipe",
              printable(counted.recipe));
-  WEFT_CHECK(recipe.forward != ForwardPart::kUnion,
+  WEFT_CHECK(recipe.forward->scores == nullptr,
              "'{}' finds its masks by scores, which a dense run does not have",
              printable(counted.recipe));
 }
@@ -239,7 +239,7 @@ RecipeAtPattern parse_recipe_at(const std::string& text, const Pattern& otherwis
 
 std::vector<RecipeAtPattern> counted_flips(const RunOptions& options) {
   std::vector<RecipeAtPattern> counted;
-  if (Recipe::parse(options.recipe).forward != ForwardPart::kDense) return counted;
+  if (!Recipe::parse(options.recipe).is_dense()) return counted;
   const Pattern pattern = Pattern::parse(options.pattern);
   for (const std::string& text : options.flips_of) {
     counted.push_back(parse_recipe_at(text, pattern));

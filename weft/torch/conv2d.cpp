@@ -10,6 +10,15 @@ namespace {
 // get_if is found by the type of its argument: c10's variant in libtorch 1.13, std's later.
 using PaddingSame = torch::enumtype::kSame;
 
+std::array<int64_t, 4> sizes_of(const torch::Tensor& x) {
+  return {x.size(0), x.size(1), x.size(2), x.size(3)};
+}
+
+template <typename T>
+ImageView<T> images_of(const torch::Tensor& x) {
+  return {data_of<T>(x), sizes_of(x)};
+}
+
 int64_t same_padding(int64_t kernel, int64_t dilation) { return dilation * (kernel - 1) / 2; }
 
 ConvShape geometry_of(const torch::nn::Conv2dOptions& options) {
@@ -60,7 +69,7 @@ std::string Conv2dImpl::cannot_take(const torch::nn::Conv2dOptions& options) {
 }
 
 Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dOptions& options)
-    : Layer("weft::Conv2d"), options_(options) {
+    : LayerModule("weft::Conv2d"), options_(options) {
   const torch::nn::Conv2d torchs(options);  // its initialisation
   weight = register_parameter("weight", torchs->weight.detach());
   if (torchs->bias.defined()) bias = register_parameter("bias", torchs->bias.detach());
@@ -68,7 +77,7 @@ Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dOptions& options)
 }
 
 Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dImpl& other)
-    : Layer("weft::Conv2d"), options_(options_of(other)) {
+    : LayerModule("weft::Conv2d"), options_(options_of(other)) {
   weight = other.weight;
   init(options_);
 }
@@ -76,61 +85,50 @@ Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dImpl& other)
 void Conv2dImpl::init(const torch::nn::Conv2dOptions& options) {
   const std::string problem = cannot_take(options);
   WEFT_CHECK(problem.empty(), "a convolution that {} cannot be a layer of weft", problem);
-  geometry_ = geometry_of(options);
+  layer_ = std::make_unique<ConvLayer>(geometry_of(options));
   register_state();
 }
 
-ConvShape Conv2dImpl::shape_for(const torch::Tensor& x) const {
-  ConvShape shape = geometry_;
-  shape.images = x.size(0);
-  shape.height = x.size(2);
-  shape.width = x.size(3);
-  return shape;
-}
-
 torch::Tensor Conv2dImpl::forward(const torch::Tensor& x) {
-  WEFT_CHECK(x.dim() == 4 && x.size(1) == geometry_.ins,
+  const int64_t ins = layer_->geometry().ins;
+  WEFT_CHECK(x.dim() == 4 && x.size(1) == ins,
              "{}: an input of {} dimensions{} for a layer of [images, {}, height, width]", name(),
-             x.dim(), x.dim() == 4 ? fmt::format(" with {} channels", x.size(1)) : "",
-             geometry_.ins);
-  shape_for(x).check();
+             x.dim(), x.dim() == 4 ? fmt::format(" with {} channels", x.size(1)) : "", ins);
+  layer_->shape_for(sizes_of(x));
   return run(x);
 }
 
-void Conv2dImpl::reset_products(std::shared_ptr<Planner> planner, int micro_batches) {
-  products_ = std::make_unique<ConvProducts>(weight_shape(), std::move(planner), micro_batches);
-}
-
 torch::Tensor Conv2dImpl::packed_forward(const torch::Tensor& x) {
-  const ConvShape shape = shape_for(x);
+  const ConvShape shape = layer_->shape_for(sizes_of(x));
   torch::Tensor y =
       torch::empty({shape.images, shape.outs, shape.out_height(), shape.out_width()}, x.options());
   const float* b = bias.defined() ? bias.data_ptr<float>() : nullptr;
-  with_type_of(
-      x, [&]<typename T>(T) { products_->forward<T>(shape, data_of<T>(x), b, data_of<T>(y)); });
+  with_type_of(x, [&]<typename T>(T) {
+    layer_->forward<T>(weight.data_ptr<float>(), images_of<T>(x), b, images_of<T>(y));
+  });
   return y;
 }
 
 torch::Tensor Conv2dImpl::packed_backward_data(const torch::Tensor& g, const torch::Tensor& x) {
   torch::Tensor dx = torch::empty(x.sizes(), g.options());
   with_type_of(g, [&]<typename T>(T) {
-    products_->backward_data<T>(shape_for(x), data_of<T>(g), data_of<T>(dx));
+    layer_->backward_data<T>(weight.data_ptr<float>(), images_of<T>(g), images_of<T>(dx));
   });
   return dx;
 }
 
 torch::Tensor Conv2dImpl::packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
-                                                 const std::optional<Sampling>& sampling) {
+                                                 const Pass& pass) {
   torch::Tensor dw = torch::empty(weight.sizes(), weight.options());
   with_type_of(g, [&]<typename T>(T) {
-    products_->backward_weight<T>(shape_for(x), data_of<T>(g), data_of<T>(x), sampling,
-                                  dw.data_ptr<float>());
+    layer_->backward_weight<T>(weight.data_ptr<float>(), images_of<T>(g), images_of<T>(x), pass,
+                               dw.data_ptr<float>());
   });
   return dw;
 }
 
 torch::Tensor Conv2dImpl::plain_forward(const torch::Tensor& x, const torch::Tensor& w) {
-  const ConvShape& s = geometry_;
+  const ConvShape& s = layer_->geometry();
   return torch::conv2d(x, w, bias.defined() ? bias.detach().to(x.scalar_type()) : torch::Tensor(),
                        {s.stride_h, s.stride_w}, {s.pad_h, s.pad_w}, {s.dilation_h, s.dilation_w},
                        s.groups);
@@ -152,11 +150,11 @@ torch::Tensor backward_of(const torch::Tensor& g, const torch::Tensor& x, const 
 
 torch::Tensor Conv2dImpl::plain_backward_data(const torch::Tensor& g, const torch::Tensor& x,
                                               const torch::Tensor& w) {
-  return backward_of(g, x, w, geometry_, true);
+  return backward_of(g, x, w, layer_->geometry(), true);
 }
 
 torch::Tensor Conv2dImpl::plain_backward_weight(const torch::Tensor& g, const torch::Tensor& x) {
-  return backward_of(g, x, weight.detach().to(g.scalar_type()), geometry_, false);
+  return backward_of(g, x, weight.detach().to(g.scalar_type()), layer_->geometry(), false);
 }
 
 torch::Tensor Conv2dImpl::bias_gradient(const torch::Tensor& g) const {
@@ -164,7 +162,7 @@ torch::Tensor Conv2dImpl::bias_gradient(const torch::Tensor& g) const {
 }
 
 torch::Tensor Conv2dImpl::rows_of(const torch::Tensor& x) const {
-  const ConvShape& s = geometry_;
+  const ConvShape& s = layer_->geometry();
   WEFT_CHECK(s.groups == 1, "{}: the groups of its channels see different inputs", name());
   // [images, columns, positions]
   const torch::Tensor columns =
@@ -179,7 +177,7 @@ torch::Tensor Conv2dImpl::sample_scales_of(const torch::Tensor& g,
   ConvShape shape;
   shape.images = g.size(0);
   shape.ins = shape.outs = g.size(1);
-  shape.groups = geometry_.groups;
+  shape.groups = layer_->geometry().groups;
   shape.height = g.size(2);
   shape.width = g.size(3);
   torch::Tensor scales = torch::empty_like(g);

@@ -1,4 +1,4 @@
-// Conv2d: torch::nn::Conv2d that trains by a recipe (layer.h). Groups run along the input channels
+// Conv2d: torch::nn::Conv2d that trains by a recipe (layer_module.h). Groups run along the input channels
 // at one tap, tiles over (outputs, inputs) at one tap; samples of the gradient run along the
 // positions of one image.
 //
@@ -9,11 +9,12 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/pimpl.h>
 
-#include "weft/torch/layer.h"
+#include "weft/layer/conv_layer.h"
+#include "weft/torch/layer_module.h"
 
 namespace weft {
 
-class Conv2dImpl : public Layer {
+class Conv2dImpl : public LayerModule {
  public:
   explicit Conv2dImpl(const torch::nn::Conv2dOptions& options);
   // What a torch layer computes without its bias, by a recipe; with its weight, which stays its
@@ -26,20 +27,15 @@ class Conv2dImpl : public Layer {
 
   torch::Tensor forward(const torch::Tensor& x) override;  // x: [images, ins, height, width]
 
-  WeightShape weight_shape() const override {
-    return {weight.size(0), weight.size(1), weight.size(2) * weight.size(3)};
-  }
-  int64_t channel_groups() const override { return geometry_.groups; }
+  ConvLayer& layer() override { return *layer_; }
+  const ConvLayer& layer() const override { return *layer_; }
 
  private:
   void init(const torch::nn::Conv2dOptions& options);
-  ConvShape shape_for(const torch::Tensor& x) const;
-  void reset_products(std::shared_ptr<Planner> planner, int micro_batches) override;
-  LayerProducts& products() override { return *products_; }
   torch::Tensor packed_forward(const torch::Tensor& x) override;
   torch::Tensor packed_backward_data(const torch::Tensor& g, const torch::Tensor& x) override;
   torch::Tensor packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
-                                       const std::optional<Sampling>& sampling) override;
+                                       const Pass& pass) override;
   torch::Tensor plain_forward(const torch::Tensor& x, const torch::Tensor& w) override;
   torch::Tensor plain_backward_data(const torch::Tensor& g, const torch::Tensor& x,
                                     const torch::Tensor& w) override;
@@ -50,8 +46,7 @@ class Conv2dImpl : public Layer {
                                  const SampleOptions& options) const override;
 
   torch::nn::Conv2dOptions options_;
-  ConvShape geometry_;  // all but images, height and width
-  std::unique_ptr<ConvProducts> products_;
+  std::unique_ptr<ConvLayer> layer_;
 };
 
 TORCH_MODULE(Conv2d);

@@ -21,20 +21,18 @@ std::vector<int64_t> with_last(const torch::Tensor& t, int64_t last) {
 
 }  // namespace
 
-LinearImpl::LinearImpl(const torch::nn::LinearOptions& options) : Layer("weft::Linear") {
+LinearImpl::LinearImpl(const torch::nn::LinearOptions& options) : LayerModule("weft::Linear") {
   const torch::nn::Linear torchs(options);  // its initialisation
   weight = register_parameter("weight", torchs->weight.detach());
   if (torchs->bias.defined()) bias = register_parameter("bias", torchs->bias.detach());
+  layer_ = std::make_unique<LinearLayer>(weight.size(0), weight.size(1));
   register_state();
 }
 
-LinearImpl::LinearImpl(const torch::nn::LinearImpl& other) : Layer("weft::Linear") {
+LinearImpl::LinearImpl(const torch::nn::LinearImpl& other) : LayerModule("weft::Linear") {
   weight = other.weight;
+  layer_ = std::make_unique<LinearLayer>(weight.size(0), weight.size(1));
   register_state();
-}
-
-void LinearImpl::reset_products(std::shared_ptr<Planner> planner, int micro_batches) {
-  products_ = std::make_unique<LinearProducts>(weight_shape(), std::move(planner), micro_batches);
 }
 
 torch::Tensor LinearImpl::forward(const torch::Tensor& x) {
@@ -47,23 +45,26 @@ torch::Tensor LinearImpl::forward(const torch::Tensor& x) {
 torch::Tensor LinearImpl::packed_forward(const torch::Tensor& x) {
   torch::Tensor y = torch::empty(with_last(x, weight.size(0)), x.options());
   const float* b = bias.defined() ? bias.data_ptr<float>() : nullptr;
-  with_type_of(x,
-               [&]<typename T>(T) { products_->forward<T>(matrix_of<T>(x), b, matrix_of<T>(y)); });
+  with_type_of(x, [&]<typename T>(T) {
+    layer_->forward<T>(weight.data_ptr<float>(), matrix_of<T>(x), b, matrix_of<T>(y));
+  });
   return y;
 }
 
 torch::Tensor LinearImpl::packed_backward_data(const torch::Tensor& g, const torch::Tensor&) {
   torch::Tensor dx = torch::empty(with_last(g, weight.size(1)), g.options());
-  with_type_of(
-      g, [&]<typename T>(T) { products_->backward_data<T>(matrix_of<T>(g), matrix_of<T>(dx)); });
+  with_type_of(g, [&]<typename T>(T) {
+    layer_->backward_data<T>(weight.data_ptr<float>(), matrix_of<T>(g), matrix_of<T>(dx));
+  });
   return dx;
 }
 
 torch::Tensor LinearImpl::packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
-                                                 const std::optional<Sampling>& sampling) {
+                                                 const Pass& pass) {
   torch::Tensor dw = torch::empty(weight.sizes(), weight.options());
   with_type_of(g, [&]<typename T>(T) {
-    products_->backward_weight<T>(matrix_of<T>(g), matrix_of<T>(x), sampling, matrix(dw));
+    layer_->backward_weight<T>(weight.data_ptr<float>(), matrix_of<T>(g), matrix_of<T>(x), pass,
+                               matrix(dw));
   });
   return dw;
 }

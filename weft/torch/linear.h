@@ -1,15 +1,16 @@
-// Linear: torch::nn::Linear that trains by a recipe (layer.h). Takes the same options and begins
+// Linear: torch::nn::Linear that trains by a recipe (layer_module.h). Takes the same options and begins
 // with the same weights for the same seed of torch.
 #pragma once
 
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
 
-#include "weft/torch/layer.h"
+#include "weft/layer/linear_layer.h"
+#include "weft/torch/layer_module.h"
 
 namespace weft {
 
-class LinearImpl : public Layer {
+class LinearImpl : public LayerModule {
  public:
   LinearImpl(int64_t ins, int64_t outs) : LinearImpl(torch::nn::LinearOptions(ins, outs)) {}
   explicit LinearImpl(const torch::nn::LinearOptions& options);
@@ -19,15 +20,14 @@ class LinearImpl : public Layer {
 
   torch::Tensor forward(const torch::Tensor& x) override;  // x: [..., ins]
 
-  WeightShape weight_shape() const override { return {weight.size(0), weight.size(1), 1}; }
+  LinearLayer& layer() override { return *layer_; }
+  const LinearLayer& layer() const override { return *layer_; }
 
  private:
-  void reset_products(std::shared_ptr<Planner> planner, int micro_batches) override;
-  LayerProducts& products() override { return *products_; }
   torch::Tensor packed_forward(const torch::Tensor& x) override;
   torch::Tensor packed_backward_data(const torch::Tensor& g, const torch::Tensor& x) override;
   torch::Tensor packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
-                                       const std::optional<Sampling>& sampling) override;
+                                       const Pass& pass) override;
   torch::Tensor plain_forward(const torch::Tensor& x, const torch::Tensor& w) override;
   torch::Tensor plain_backward_data(const torch::Tensor& g, const torch::Tensor& x,
                                     const torch::Tensor& w) override;
@@ -37,7 +37,7 @@ class LinearImpl : public Layer {
   torch::Tensor sample_scales_of(const torch::Tensor& g,
                                  const SampleOptions& options) const override;
 
-  std::unique_ptr<LinearProducts> products_;
+  std::unique_ptr<LinearLayer> layer_;
 };
 
 TORCH_MODULE(Linear);

@@ -3,7 +3,7 @@
 #include <torch/utils.h>
 
 #include "weft/core/error.h"
-#include "weft/torch/layer.h"
+#include "weft/torch/layer_module.h"
 
 namespace weft {
 

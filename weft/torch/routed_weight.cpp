@@ -2,7 +2,7 @@
 
 #include <torch/library.h>
 
-#include "weft/torch/layer.h"
+#include "weft/torch/layer_module.h"
 
 namespace weft {
 namespace {
@@ -13,7 +13,7 @@ constexpr auto kAutogradKey = c10::DispatchKey::AutogradPrivateUse3;
 
 class RoutedWeight : public c10::TensorImpl {
  public:
-  RoutedWeight(std::shared_ptr<Layer> layer, bool transposed)
+  RoutedWeight(std::shared_ptr<LayerModule> layer, bool transposed)
       : c10::TensorImpl(c10::DispatchKeySet({kKey, kAutogradKey}), layer->weight.dtype(),
                         layer->weight.device()),
         layer_(std::move(layer)),
@@ -23,11 +23,11 @@ class RoutedWeight : public c10::TensorImpl {
     set_sizes_contiguous(sizes);
   }
 
-  const std::shared_ptr<Layer>& layer() const { return layer_; }
+  const std::shared_ptr<LayerModule>& layer() const { return layer_; }
   bool transposed() const { return transposed_; }
 
  private:
-  std::shared_ptr<Layer> layer_;
+  std::shared_ptr<LayerModule> layer_;
   bool transposed_;
 };
 
@@ -110,7 +110,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse3, library) {
 
 }  // namespace
 
-torch::Tensor routed_weight(std::shared_ptr<Layer> layer) {
+torch::Tensor routed_weight(std::shared_ptr<LayerModule> layer) {
   return torch::Tensor(c10::make_intrusive<RoutedWeight>(std::move(layer), false));
 }
 

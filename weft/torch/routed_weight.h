@@ -18,9 +18,9 @@
 
 namespace weft {
 
-class Layer;
+class LayerModule;
 
 // layer: without a bias of its own. Keeps it alive.
-torch::Tensor routed_weight(std::shared_ptr<Layer> layer);
+torch::Tensor routed_weight(std::shared_ptr<LayerModule> layer);
 
 }  // namespace weft

@@ -21,10 +21,10 @@ struct Place {
   std::shared_ptr<torch::nn::Module> module;
 
   // The layer of weft that it is, or that computes for it; null if there is none.
-  std::shared_ptr<Layer> layer() const {
-    if (auto own = std::dynamic_pointer_cast<Layer>(module)) return own;
+  std::shared_ptr<LayerModule> layer() const {
+    if (auto own = std::dynamic_pointer_cast<LayerModule>(module)) return own;
     for (const auto& child : module->named_children()) {
-      if (child.key() == kAttached) return std::dynamic_pointer_cast<Layer>(child.value());
+      if (child.key() == kAttached) return std::dynamic_pointer_cast<LayerModule>(child.value());
     }
     return nullptr;
   }
@@ -132,12 +132,12 @@ class TiedWeights {
 };
 
 bool is_product(const torch::nn::Module& module) {
-  return module.as<Layer>() != nullptr || module.as<torch::nn::LinearImpl>() != nullptr ||
+  return module.as<LayerModule>() != nullptr || module.as<torch::nn::LinearImpl>() != nullptr ||
          module.as<torch::nn::Conv2dImpl>() != nullptr;
 }
 
 std::optional<WeightShape> shape_of(const torch::nn::Module& module) {
-  if (const auto* layer = module.as<Layer>()) return layer->weight_shape();
+  if (const auto* layer = module.as<LayerModule>()) return layer->weight_shape();
   if (const auto* linear = module.as<torch::nn::LinearImpl>()) {
     return WeightShape{linear->weight.size(0), linear->weight.size(1), 1};
   }
@@ -149,7 +149,7 @@ std::optional<WeightShape> shape_of(const torch::nn::Module& module) {
 }
 
 int64_t channel_groups_of(const torch::nn::Module& module) {
-  if (const auto* layer = module.as<Layer>()) return layer->channel_groups();
+  if (const auto* layer = module.as<LayerModule>()) return layer->layer().channel_groups();
   const auto* conv = module.as<torch::nn::Conv2dImpl>();
   return conv == nullptr ? 1 : conv->options.groups();
 }
@@ -167,7 +167,7 @@ std::string kind_of(const torch::nn::Module& module) {
 // Why weft cannot compute this layer, or nothing.
 std::string cannot_compute(const Place& place) {
   const torch::nn::Module& module = *place.module;
-  if (module.as<Layer>() != nullptr) return "";
+  if (module.as<LayerModule>() != nullptr) return "";
   if (module.as<torch::nn::EmbeddingImpl>() != nullptr) return "an embedding: no product";
   if (!is_product(module)) return fmt::format("weft has no {}", module.name());
   if (const auto* conv = module.as<torch::nn::Conv2dImpl>()) {
@@ -188,6 +188,7 @@ struct Decision {
   Recipe recipe = Recipe::parse("dense");
   Pattern pattern{2, 4};
   std::string reason;
+  LayerCause cause = LayerCause::kConfig;
 };
 
 class Rules {
@@ -207,17 +208,20 @@ class Rules {
 
   // tied: the reason why the layer stays dense, if its weight is tied.
   Decision decide(const Place& place, bool first, bool last, const std::string& tied) const {
-    if (!tied.empty()) return {Recipe::parse("dense"), plan_.pattern, tied};
+    if (!tied.empty()) return {Recipe::parse("dense"), plan_.pattern, tied, LayerCause::kTied};
     for (size_t i = 0; i < plan_.rules.size(); ++i) {
       if (!RE2::FullMatch(place.name, *expressions_[i])) continue;
       const LayerRule& rule = plan_.rules[i];
       return suited(place, Recipe::parse(rule.recipe), rule.pattern,
-                    rule.reason.empty() ? fmt::format("rule '{}'", rule.layers) : rule.reason);
+                    rule.reason.empty() ? fmt::format("rule '{}'", rule.layers) : rule.reason,
+                    LayerCause::kRule);
     }
     if (plan_.first_and_last_dense && (first || last)) {
-      return {Recipe::parse("dense"), plan_.pattern, first ? "the first layer" : "the last layer"};
+      return {Recipe::parse("dense"), plan_.pattern, first ? "the first layer" : "the last layer",
+              LayerCause::kEnd};
     }
-    return suited(place, Recipe::parse(plan_.recipe), plan_.pattern, "the recipe of the plan");
+    return suited(place, Recipe::parse(plan_.recipe), plan_.pattern, "the recipe of the plan",
+                  LayerCause::kConfig);
   }
 
  private:
@@ -229,14 +233,16 @@ class Rules {
   }
 
   static Decision suited(const Place& place, Recipe recipe, const Pattern& pattern,
-                         std::string reason) {
-    if (recipe.forward == ForwardPart::kDense && !recipe.samples_gradient()) {
-      return {std::move(recipe), pattern, std::move(reason)};
+                         std::string reason, LayerCause cause) {
+    if (recipe.is_dense() && !recipe.samples_gradient()) {
+      return {std::move(recipe), pattern, std::move(reason), cause};
     }
     const std::string problem = Layer::objection(*shape_of(*place.module),
                                                  channel_groups_of(*place.module), recipe, pattern);
-    if (!problem.empty()) return {Recipe::parse("dense"), pattern, problem};
-    return {std::move(recipe), pattern, std::move(reason)};
+    if (!problem.empty()) {
+      return {Recipe::parse("dense"), pattern, problem, LayerCause::kUnsuited};
+    }
+    return {std::move(recipe), pattern, std::move(reason), cause};
   }
 
   const TrainingPlan& plan_;
@@ -245,14 +251,14 @@ class Rules {
 
 // The layer of weft for a place: itself, or one that is attached to it and computes for it.
 template <typename Impl, typename TorchImpl>
-std::shared_ptr<Layer> attach(TorchImpl& module) {
+std::shared_ptr<LayerModule> attach(TorchImpl& module) {
   auto layer = std::make_shared<Impl>(module);
   module.register_module(kAttached, layer);
   module.weight = routed_weight(layer);
   return layer;
 }
 
-std::shared_ptr<Layer> weft_layer(const Place& place) {
+std::shared_ptr<LayerModule> weft_layer(const Place& place) {
   if (auto layer = place.layer()) return layer;
   if (auto* linear = place.module->as<torch::nn::LinearImpl>()) {
     return attach<LinearImpl>(*linear);
@@ -261,12 +267,12 @@ std::shared_ptr<Layer> weft_layer(const Place& place) {
 }
 
 template <typename TorchImpl>
-void detach(TorchImpl& module, const Layer& layer) {
+void detach(TorchImpl& module, const LayerModule& layer) {
   module.weight = layer.weight;
   module.unregister_module(kAttached);
 }
 
-LayerReport report_of(const Place& place, const Layer& layer, const std::string& reason) {
+LayerReport report_of(const Place& place, const LayerModule& layer, const std::string& reason) {
   const bool sparse = !layer.always_dense() || layer.settings().recipe.samples_gradient();
   return {place.name,
           kind_of(*place.module),
@@ -298,6 +304,7 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& 
     if (problem.empty() && !tied.empty() && !weight_of(place).is_contiguous()) problem = tied;
     if (!problem.empty()) {
       reports.push_back({place.name, kind_of(*place.module), "dense", "", "torch", problem});
+      reports.back().cause = LayerCause::kNoProduct;
       continue;
     }
     const Decision decision = rules.decide(place, &place == first, &place == last, tied);
@@ -319,6 +326,7 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& 
     layer->configure(settings);
     reports.push_back(report_of(place, *layer, decision.reason));
     reports.back().end = &place == first || &place == last;
+    reports.back().cause = decision.cause;
   }
   return reports;
 }

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "weft/torch/layer.h"
+#include "weft/torch/layer_module.h"
 
 namespace weft {
 
@@ -51,14 +51,25 @@ struct TrainingPlan {
   std::shared_ptr<Planner> planner;  // null: one for all layers
 };
 
+// Why a layer is as it is; LayerReport::reason has the words.
+enum class LayerCause : uint8_t {
+  kConfig,    // what was asked for all layers
+  kRule,      // of the layers that it matches
+  kEnd,       // the first or the last layer stays dense
+  kTied,      // its weight is another module's too
+  kUnsuited,  // its shape does not go with the recipe
+  kNoProduct  // not a layer that weft can compute
+};
+
 struct LayerReport {
   std::string name;     // "blocks.0.fc1"
   std::string kind;     // "linear 768 -> 3072"
   std::string recipe;   // what it trains by; "dense" if it is not sparse
   std::string pattern;  // "2:4"; empty if dense
   std::string path;     // "packed", "plain"; "torch" for modules that weft does not compute
-  std::string reason;   // why it is as it is
+  std::string reason;   // why it is as it is, in words
   bool end = false;     // the first or the last layer
+  LayerCause cause = LayerCause::kConfig;
 };
 
 // Throws Error if a rule is malformed or its recipe makes no sense; then nothing has changed.

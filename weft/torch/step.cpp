@@ -22,7 +22,7 @@ bool trains(torch::optim::Optimizer& optimizer, const torch::Tensor& parameter) 
 
 // Scores that nothing moves would all stay equal, and the subsets that are left would be the first.
 // Those that are frozen, at the end of the removal, need no optimiser.
-void require_scores_trained(const std::string& name, const Layer& layer,
+void require_scores_trained(const std::string& name, const LayerModule& layer,
                             torch::optim::Optimizer& optimizer) {
   if (!layer.scores.defined() || !layer.scores.requires_grad()) return;
   WEFT_CHECK(trains(optimizer, layer.scores),
@@ -34,7 +34,7 @@ void require_scores_trained(const std::string& name, const Layer& layer,
 }  // namespace
 
 void step(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
-  std::vector<std::shared_ptr<Layer>> trained, others;
+  std::vector<std::shared_ptr<LayerModule>> trained, others;
   for (const auto& [name, layer] : layers_of(model)) {
     if (!trains(optimizer, layer->weight)) {
       if (layer->prepared_for_weights()) others.push_back(layer);

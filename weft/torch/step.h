@@ -6,7 +6,7 @@
 //
 // Adds the decay of each recipe to the clipped gradients, steps the optimiser, counts the step and
 // brings masks up to date that follow the weights, of the layers that this optimiser trains. What
-// comes every few steps waits for the next training pass (layer.h). Layers that it moved by
+// comes every few steps waits for the next training pass (layer_module.h). Layers that it moved by
 // way of a weight they are tied to take up the change. Data-parallel runs reduce their gradients
 // before.
 //
@@ -16,7 +16,7 @@
 
 #include <torch/optim/optimizer.h>
 
-#include "weft/torch/layer.h"
+#include "weft/torch/layer_module.h"
 
 namespace weft {
 

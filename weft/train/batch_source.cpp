@@ -1,5 +1,6 @@
 #include "weft/train/batch_source.h"
 
+#include "weft/core/error.h"
 #include "weft/core/rng.h"
 #include "weft/data/checksum.h"
 

@@ -141,7 +141,7 @@ std::vector<std::string> flips_of(const std::vector<CompareEntry>& entries, cons
   std::vector<std::string> counted;
   for (const CompareEntry& entry : entries) {
     if (is_dense(entry) || turns.dense_of(entry, seed) != dense) continue;
-    if (Recipe::parse(entry.recipe).forward == ForwardPart::kUnion) continue;
+    if (Recipe::parse(entry.recipe).forward->scores != nullptr) continue;
     counted.push_back(counted_name(entry));
   }
   return counted;
@@ -221,7 +221,9 @@ class SeedRuns {
 
 CompareRow row_of(const std::filesystem::path& folder, const CompareOptions& options,
                   const CompareEntry& entry, const Turns& turns, bool text) {
-  CompareRow row{entry.recipe, entry.pattern};
+  CompareRow row;
+  row.recipe = entry.recipe;
+  row.pattern = entry.pattern;
   std::vector<double> ratios;
   for (int64_t seed = 0; seed < options.seeds; ++seed) {
     const int64_t number = options.run.seed + seed;

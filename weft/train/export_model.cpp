@@ -5,7 +5,7 @@
 #include "weft/mask/verify.h"
 #include "weft/pack/packed_file.h"
 #include "weft/recipe/schedule.h"
-#include "weft/torch/layer.h"
+#include "weft/torch/layer_module.h"
 #include "weft/torch/state_tensors.h"
 #include "weft/train/tensor_file.h"
 
@@ -13,16 +13,17 @@ namespace weft {
 namespace {
 
 // lbc keeps more than N:M until its last removal.
-bool keeps_pattern(const Layer& layer) {
+bool keeps_pattern(const LayerModule& layer) {
   const LayerSettings& settings = layer.settings();
   if (!layer.state().sparse()) return false;
-  return settings.recipe.forward != ForwardPart::kUnion ||
-         removal_progress(settings.recipe, layer.state().step, settings.total_steps) >= 1.0;
+  const auto keeps_more = settings.recipe.forward->keeps_more;
+  return keeps_more == nullptr ||
+         !keeps_more(settings.recipe, layer.state().step, settings.total_steps);
 }
 
-bool keeps_both_axes(const Layer& layer) {
+bool keeps_both_axes(const LayerModule& layer) {
   const Recipe& recipe = layer.settings().recipe;
-  if (recipe.forward == ForwardPart::kTransposable) return true;
+  if (recipe.forward->transposable) return true;
   return recipe.has_fixed_mask() &&
          count_groups_out(layer.state().forward, layer.weight_shape(), layer.settings().pattern,
                           layer.state().row_order)
@@ -30,7 +31,7 @@ bool keeps_both_axes(const Layer& layer) {
 }
 
 // Empty: rows share as they lie.
-std::string row_order_of(const Layer& layer, const std::string& weight) {
+std::string row_order_of(const LayerModule& layer, const std::string& weight) {
   return layer.state().row_order.empty() || !keeps_pattern(layer) ? "" : row_order_name(weight);
 }
 
@@ -73,7 +74,7 @@ std::set<const void*> recipe_tensors(Model& model) {
 
 void export_model(const std::filesystem::path& path, Model& model) {
   const std::set<const void*> of_recipes = recipe_tensors(model);
-  std::map<std::string, std::shared_ptr<Layer>> layer_of;  // by the name of its weight
+  std::map<std::string, std::shared_ptr<LayerModule>> layer_of;  // by the name of its weight
   for (const auto& [name, layer] : layers_of(model)) {
     layer_of[weight_name(name)] = layer;
   }
@@ -91,7 +92,8 @@ void export_model(const std::filesystem::path& path, Model& model) {
   }
   for (const auto& [weight, layer] : layer_of) {
     const std::string order = row_order_of(*layer, weight);
-    if (!order.empty()) tensors.emplace_back(order, words_of(layer->state().row_order));
+    if (!order.empty())
+      tensors.emplace_back(order, tensor_of(state_array(order, layer->state().row_order)));
   }
   Metadata metadata = {{"format", "pt"}};
   promises_of(model).store_in(metadata);

@@ -8,7 +8,7 @@
 #include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
 #include "weft/data/sample_order.h"
-#include "weft/torch/layer.h"
+#include "weft/torch/layer_module.h"
 #include "weft/train/model_mode.h"
 
 namespace weft {
@@ -53,7 +53,7 @@ class FreshStatistics {
 void for_each_layer_input(
     const NetworkSamples& on, const std::set<std::string>& layers,
     const std::function<void(const std::string& layer, MatrixView<const float>)>& see) {
-  std::map<const Layer*, std::string> wanted;
+  std::map<const LayerModule*, std::string> wanted;
   for (const auto& [name, layer] : layers_of(on.model)) {
     if (layers.contains(name)) wanted[layer.get()] = name;
   }
@@ -63,8 +63,8 @@ void for_each_layer_input(
     WEFT_CHECK(found, "the network has no layer {}", name);
   }
   const ModelMode mode(on.model, /*training=*/false);
-  const Layer::InputWatch watch(
-      [&](const Layer& running, const std::function<torch::Tensor()>& rows) {
+  const LayerModule::InputWatch watch(
+      [&](const LayerModule& running, const std::function<torch::Tensor()>& rows) {
         const auto one = wanted.find(&running);
         if (one == wanted.end()) return;
         const torch::Tensor x = rows().to(torch::kFloat32);

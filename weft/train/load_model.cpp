@@ -5,7 +5,7 @@
 #include "weft/checkpoint/row_order_tensor.h"
 #include "weft/core/text.h"
 #include "weft/run/run_folder.h"
-#include "weft/torch/layer.h"
+#include "weft/torch/layer_module.h"
 #include "weft/train/export_model.h"
 #include "weft/train/init_weights.h"
 #include "weft/train/tensor_file.h"
@@ -20,7 +20,7 @@ std::set<std::string> transposable_layers(const Json& record, const std::string&
   try {
     for (const Json& layer : record["layers"]) {
       const Recipe recipe = Recipe::parse(layer["recipe"].get<std::string>());
-      if (recipe.forward != ForwardPart::kTransposable) continue;
+      if (!recipe.forward->transposable) continue;
       found.insert(layer["name"].get<std::string>());
     }
   } catch (const Error& error) {

@@ -5,7 +5,7 @@
 #include "weft/checkpoint/safetensors.h"
 #include "weft/core/error.h"
 #include "weft/core/text.h"
-#include "weft/torch/layer.h"
+#include "weft/torch/layer_module.h"
 #include "weft/train/export_model.h"
 #include "weft/train/optimizer.h"
 

@@ -139,7 +139,7 @@ TrainingPlan training_plan(const RunOptions& options, const std::optional<InitRe
 
 std::vector<std::string> lost_promises(const RunOptions& options, const InitRecord& init,
                                        const std::vector<PlannedLayer>& layers, Model& model) {
-  std::map<std::string, std::shared_ptr<Layer>> named;
+  std::map<std::string, std::shared_ptr<LayerModule>> named;
   for (const auto& [name, layer] : layers_of(model)) named[name] = layer;
   const auto parameters = model.named_parameters();
   std::vector<std::string> crowded, narrowed, thawed, unpromised;
@@ -154,10 +154,10 @@ std::vector<std::string> lost_promises(const RunOptions& options, const InitReco
     if (layer != named.end() && layer->second->settings().recipe.has_fixed_mask()) {
       const LayerState& state = layer->second->state();
       if (!promised || !state.sparse() || state.forward.count() == nonzero) continue;
-      const bool both = layer->second->settings().recipe.forward == ForwardPart::kTransposable;
+      const bool both = layer->second->settings().recipe.forward->transposable;
       const bool narrower = both && init.plan.tensors.at(tensor).axis != Axis::kBoth;
       (narrower ? narrowed : crowded).push_back(tensor);
-    } else if (has_fixed_mask(options.recipe) && !report.reason.starts_with("rule '")) {
+    } else if (has_fixed_mask(options.recipe) && report.cause != LayerCause::kRule) {
       const int64_t zeros = weight.numel() - nonzero;
       if (promised && zeros > 0) thawed.push_back(tensor);
       if (!promised && zeros > weight.numel() / 100) unpromised.push_back(tensor);

@@ -8,13 +8,14 @@
 namespace weft {
 namespace {
 
-Json json_of(const LayerTelemetry& t, const Recipe& recipe, bool costly) {
+Json json_of(const LayerTelemetry& t, LayerModule& layer, bool costly) {
+  const Recipe& recipe = layer.settings().recipe;
   const auto ms = [](double seconds) { return std::round(1e6 * seconds) * 1e-3; };
   Json entry{{"flip_rate", t.flip_rate},
              {"changed_bits", t.changed_bits},
              {"density", t.forward_density},
              {"backward_density", t.backward_density},
-             {"plan", t.plan},
+             {"plan", layer.plan_text()},
              {"mask_ms", ms(t.times.mask)},
              {"pack_ms", ms(t.times.pack)},
              {"fwd_ms", ms(t.times.products[0])},
@@ -22,22 +23,17 @@ Json json_of(const LayerTelemetry& t, const Recipe& recipe, bool costly) {
              {"bwd_w_ms", ms(t.times.products[2])}};
   if (costly) entry["retained"] = t.retained;
   if (t.retained_as_rows_lie) entry["retained_as_rows_lie"] = *t.retained_as_rows_lie;
-  if (recipe.backward == BackwardPart::kBiMask) entry["backward_kept"] = t.backward_kept;
+  if (!recipe.backward->same()) entry["backward_kept"] = t.backward_kept;
   if (t.cosine) entry["cosine"] = *t.cosine;
-  if (recipe.forward == ForwardPart::kUnion) entry["alive"] = t.alive;
-  if (recipe.forward == ForwardPart::kSoft) entry["beta"] = t.beta;
+  for (const Figure& figure : t.figures) entry[std::string(figure.name)] = figure.value;
   return entry;
 }
 
-// "sparse/dense/-", or "sparse bf16/...": which of the three ran sparse.
-void note_products(const std::string& plan, std::set<std::string>& products) {
-  size_t begin = 0;
-  for (const char* product : {"fwd", "bwd_x", "bwd_w"}) {
-    const size_t end = std::min(plan.find('/', begin), plan.size());
-    const std::string_view one = std::string_view(plan).substr(begin, end - begin);
-    if (one.starts_with(choice_name(Choice::kSparse))) products.insert(product);
-    if (end == plan.size()) return;
-    begin = end + 1;
+// Which of the three ran sparse.
+void note_products(const LayerTelemetry& t, std::set<std::string>& products) {
+  for (const Product product : kProducts) {
+    const std::optional<Way>& way = t.products[static_cast<size_t>(product)];
+    if (way && way->sparse) products.insert(std::string(product_name(product)));
   }
 }
 
@@ -49,7 +45,7 @@ bool had_masks(const LayerSettings& settings, int64_t step) {
 
 }  // namespace
 
-ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<Layer>>& layers,
+ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<LayerModule>>& layers,
                             bool costly) {
   ModelTelemetry all;
   double kept = 0.0, changed = 0.0, compared = 0.0;
@@ -66,8 +62,8 @@ ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<Layer>>&
     changed += static_cast<double>(t.changed_bits);
     const bool counted = had_masks(layer->settings(), layer->state().step) || t.changed_bits > 0;
     if (counted) compared += weights;
-    note_products(t.plan, all.sparse_products);
-    all.layers.append(name, json_of(t, layer->settings().recipe, costly));
+    note_products(t, all.sparse_products);
+    all.layers.append(name, json_of(t, *layer, costly));
   }
   if (all.weights == 0) return all;
   all.density = kept / static_cast<double>(all.weights);
@@ -75,7 +71,8 @@ ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<Layer>>&
   return all;
 }
 
-int64_t flip_steps(const std::map<std::string, std::shared_ptr<Layer>>& layers, int64_t steps) {
+int64_t flip_steps(const std::map<std::string, std::shared_ptr<LayerModule>>& layers,
+                   int64_t steps) {
   int64_t found = 0;
   for (int64_t step = 1; step <= steps; ++step) {
     found += std::ranges::any_of(layers, [&](const auto& named) {
@@ -91,10 +88,9 @@ namespace {
 std::string mask_key(const LayerSettings& settings) {
   const Recipe& recipe = settings.recipe;
   const Schedule& s = recipe.schedule;
-  // The soft threshold keeps what top-N keeps.
-  const ForwardPart forward =
-      recipe.forward == ForwardPart::kSoft ? ForwardPart::kTopN : recipe.forward;
-  return fmt::format("{} {} {} {} {} {} {} {}", part_name(forward), recipe.mask_solver().name,
+  const ForwardPart& part = *recipe.forward;
+  const std::string_view forward = part.masks_of.empty() ? part.name : part.masks_of;
+  return fmt::format("{} {} {} {} {} {} {} {}", forward, recipe.mask_solver().name,
                      settings.pattern.str(), mask_interval(recipe, settings.pattern), s.order_every,
                      s.order_end, s.dense_head, s.dense_tail);
 }
@@ -102,14 +98,14 @@ std::string mask_key(const LayerSettings& settings) {
 }  // namespace
 
 DenseFlips::DenseFlips(torch::nn::Module& model, const std::vector<Counted>& counted) {
-  std::map<std::pair<const Layer*, std::string>, size_t> known;
-  std::map<const Layer*, int> on_layer;
+  std::map<std::pair<const LayerModule*, std::string>, size_t> known;
+  std::map<const LayerModule*, int> on_layer;
   for (const Counted& one : counted) {
     names_.push_back(one.name);
     std::vector<size_t>& own = of_each_.emplace_back();
     sparsify(model, one.plan);
     for (const auto& [name, layer] : layers_of(model)) {
-      if (layer->always_dense() || layer->settings().recipe.forward == ForwardPart::kUnion) {
+      if (layer->always_dense() || layer->settings().recipe.forward->scores != nullptr) {
         continue;
       }
       const auto key = std::pair(layer.get(), mask_key(layer->settings()));
@@ -117,7 +113,8 @@ DenseFlips::DenseFlips(torch::nn::Module& model, const std::vector<Counted>& cou
       own.push_back(place->second);
       if (!fresh) continue;
       Shadow shadow{layer, layer->settings(), {}};
-      shadow.settings.recipe.backward = BackwardPart::kSame;  // forward masks are counted
+      // Forward masks are counted.
+      shadow.settings.recipe = shadow.settings.recipe.without_backward_mask();
       const int number = on_layer[layer.get()]++;
       const auto buffer = [&](const char* part, const torch::Tensor& first) {
         return layer->register_buffer(fmt::format("flips{}_{}", number, part), first);
@@ -147,8 +144,10 @@ void DenseFlips::restore(int64_t step) {
     shadow.state = LayerState();
     shadow.state.step = shadow.state.refreshed = step;
     shadow.state.begun = true;
-    shadow.state.forward = mask_from(shadow.mask, shape.outs, shape.cols(), context);
-    shadow.state.row_order = permutation_from(shadow.row_order, shape.outs, context);
+    shadow.state.forward =
+        mask_from(array_of(shadow.mask, "mask", context), shape.outs, shape.cols(), context);
+    shadow.state.row_order =
+        permutation_from(array_of(shadow.row_order, "row_order", context), shape.outs, context);
   }
 }
 
@@ -183,8 +182,8 @@ void DenseFlips::update(Shadow& shadow, int64_t step) {
   if (is_refresh_due(input, state)) refresh(input, state);
   counts[2] = stored.rows() == state.forward.rows() ? Mask::differing(stored, state.forward) : 0;
   state.refreshed = step;
-  shadow.mask.set_data(words_of(state.forward));
-  shadow.row_order.set_data(words_of(state.row_order));
+  shadow.mask.set_data(tensor_of(state_array("mask", state.forward)));
+  shadow.row_order.set_data(tensor_of(state_array("row_order", state.row_order)));
 }
 
 DenseFlips::Rates DenseFlips::rates(size_t counted) const {

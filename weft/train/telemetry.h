@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "weft/core/json.h"
-#include "weft/torch/layer.h"
+#include "weft/torch/layer_module.h"
 #include "weft/torch/sparsify.h"
 
 namespace weft {
@@ -23,7 +23,7 @@ struct ModelTelemetry {
   Json layers = Json::object();  // by name, those with a recipe
 };
 
-ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<Layer>>& layers,
+ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<LayerModule>>& layers,
                             bool costly);
 
 // How often the masks of sparse runs would change on the weights of this one, which is dense: what
@@ -59,7 +59,7 @@ class DenseFlips {
 
  private:
   struct Shadow {
-    std::shared_ptr<Layer> layer;
+    std::shared_ptr<LayerModule> layer;
     LayerSettings settings;
     LayerState state;
     int64_t changed = 0, compared = 0;  // bits and weights, by the last count
@@ -76,6 +76,7 @@ class DenseFlips {
 
 // Steps in which some layer had a mask before and after, of a run of `steps`: those that the mean
 // of its flip rates is over.
-int64_t flip_steps(const std::map<std::string, std::shared_ptr<Layer>>& layers, int64_t steps);
+int64_t flip_steps(const std::map<std::string, std::shared_ptr<LayerModule>>& layers,
+                   int64_t steps);
 
 }  // namespace weft

@@ -237,7 +237,7 @@ struct Trainer::State {
 
   [[noreturn]] void fail_not_finite(const Batch& batch, double loss) {
     const torch::NoGradGuard no_grad;
-    const Layer::FiniteWatch watch;
+    const LayerModule::FiniteWatch watch;
     parts.model->forward(batch.inputs);
     const std::string where =
         watch.first().empty()
@@ -491,7 +491,7 @@ struct Trainer::State {
   SampleOrder order;
   std::shared_ptr<Planner> planner;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
-  std::map<std::string, std::shared_ptr<Layer>> named_layers;
+  std::map<std::string, std::shared_ptr<LayerModule>> named_layers;
   std::vector<PlannedLayer> layers;
   std::optional<MetricsFile> metrics;
   std::optional<DenseFlips> dense_flips;

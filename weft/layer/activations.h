@@ -1,0 +1,37 @@
+// Activations of either type, float or Bf16, as the products of a layer need them: rounded to FP8,
+// sampled, widened, compared.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "weft/core/aligned_buffer.h"
+#include "weft/core/bf16.h"
+#include "weft/estimate/fp8.h"
+#include "weft/pack/packed_matrix.h"
+
+namespace weft {
+
+// The nearest FP8 numbers, scaled by the largest magnitude (estimate/fp8.h).
+AlignedBuffer<float> rounded_to_fp8(const float* x, int64_t size, Fp8 format);
+AlignedBuffer<Bf16> rounded_to_fp8(const Bf16* x, int64_t size, Fp8 format);
+
+// What is sampled: g in fp32, until something else is widened on this thread.
+const float* as_floats(const float* g, int64_t size);
+const float* as_floats(const Bf16* g, int64_t size);
+
+// The sample of g as a dense matrix, for a dense product; scales: of sample_scales.
+AlignedBuffer<float> sampled(const float* g, const float* scales, int64_t size,
+                             const std::optional<Fp8>& rounding);
+
+// What a product takes of a sample: of the type of its other operand.
+void round_like(const float* other, std::span<PackedMatrix> packed);
+void round_like(const Bf16* other, std::span<PackedMatrix> packed);
+AlignedBuffer<float> round_like(const float* other, AlignedBuffer<float> sample);
+AlignedBuffer<Bf16> round_like(const Bf16* other, const AlignedBuffer<float>& sample);
+
+// <a, b> / (|a| |b|); 1 if one of them is zero.
+template <typename T>
+double cosine(const T* a, const T* b, int64_t size);
+
+}  // namespace weft

@@ -1,0 +1,236 @@
+#include "weft/layer/conv_layer.h"
+
+#include "weft/core/error.h"
+#include "weft/core/masked_copy.h"
+#include "weft/kernel/bf16_rows.h"
+#include "weft/kernel/conv/dense_conv.h"
+#include "weft/kernel/sparse.h"
+#include "weft/layer/activations.h"
+#include "weft/layer/stopwatch.h"
+
+namespace weft {
+namespace {
+
+double& seconds_of(LayerTimes& times, Product product) {
+  return times.products[static_cast<size_t>(product)];
+}
+
+// Calls visit(place in `view`, place in NCHW) for every element.
+template <typename T, typename Visit>
+void for_each_element(const ImageView<T>& view, Visit visit) {
+  const auto& [images, channels, height, width] = view.sizes;
+  int64_t at = 0;
+  for (int64_t n = 0; n < images; ++n) {
+    for (int64_t c = 0; c < channels; ++c) {
+      for (int64_t h = 0; h < height; ++h) {
+        T* row = view.data + n * view.strides[0] + c * view.strides[1] + h * view.strides[2];
+        for (int64_t w = 0; w < width; ++w) visit(row[w * view.strides[3]], at++);
+      }
+    }
+  }
+}
+
+// An input as the kernels want it: NCHW without gaps, and rounded to FP8 if the recipe says so.
+template <typename T>
+class Input {
+ public:
+  Input(const ImageView<const T>& view, bool fp8, Fp8 format) : data_(view.data) {
+    if (!view.is_nchw()) {
+      copy_ = AlignedBuffer<T>(static_cast<size_t>(view.size()));
+      for_each_element(view, [&](const T& value, int64_t at) { copy_.data()[at] = value; });
+      data_ = copy_.data();
+    }
+    if (!fp8) return;
+    copy_ = rounded_to_fp8(data_, view.size(), format);
+    data_ = copy_.data();
+  }
+  const T* data() const { return data_; }
+
+ private:
+  AlignedBuffer<T> copy_;
+  const T* data_;
+};
+
+// A result that is written as NCHW, and goes where its view says when it is done.
+template <typename T>
+class Output {
+ public:
+  explicit Output(const ImageView<T>& view) : view_(view), data_(view.data) {
+    if (view.is_nchw()) return;
+    copy_ = AlignedBuffer<T>(static_cast<size_t>(view.size()));
+    data_ = copy_.data();
+  }
+  T* data() const { return data_; }
+  void finish() const {
+    if (data_ == view_.data) return;
+    for_each_element(view_, [&](T& value, int64_t at) { value = data_[at]; });
+  }
+
+ private:
+  ImageView<T> view_;
+  AlignedBuffer<T> copy_;
+  T* data_;
+};
+
+void require_sizes(const std::array<int64_t, 4>& sizes, const ConvShape& shape, const char* what) {
+  const std::array<int64_t, 4> want = {shape.images, shape.outs, shape.out_height(),
+                                       shape.out_width()};
+  WEFT_CHECK(sizes == want, "{} of {}x{}x{}x{} for a convolution that makes {}x{}x{}x{}", what,
+             sizes[0], sizes[1], sizes[2], sizes[3], want[0], want[1], want[2], want[3]);
+}
+
+}  // namespace
+
+ConvShape ConvLayer::shape_for(const std::array<int64_t, 4>& x_sizes) const {
+  WEFT_CHECK(x_sizes[1] == geometry_.ins, "{}: an input of {} channels for a layer of {}", label(),
+             x_sizes[1], geometry_.ins);
+  ConvShape shape = geometry_;
+  shape.images = x_sizes[0];
+  shape.height = x_sizes[2];
+  shape.width = x_sizes[3];
+  shape.check();
+  return shape;
+}
+
+Way ConvLayer::way_at(const ConvShape& shape, Product product, const Pattern& pattern) {
+  if (shape.images == 0) return {};
+  const ConvRequest request{shape, pattern, state().sparse() && recipe().forward->transposable,
+                            products_per_pack()};
+  return planned(shape.spec() + " " + pattern.str(), request, product);
+}
+
+std::optional<LayerPlan> ConvLayer::plan_for(const Pattern& pattern) {
+  if (last_.images == 0) return std::nullopt;
+  LayerPlan plan = planner().plan(
+      ConvRequest{last_, pattern, recipe().forward->transposable, products_per_pack()});
+  if (recipe().gradient->masked) {  // computed dense, and masked
+    ProductPlan& gradient = plan.products[static_cast<size_t>(Product::kBackwardWeight)];
+    gradient = ProductPlan();
+    gradient.kind = ProductKind::kBackwardWeight;
+    gradient.reason = "masked";
+  }
+  return plan;
+}
+
+template <typename T>
+void ConvLayer::forward(const float* weights, ImageView<const T> x, const float* bias,
+                        ImageView<T> y) {
+  const ConvShape shape = last_ = shape_for(x.sizes);
+  require_sizes(y.sizes, shape, "an output");
+  const Input<T> input(x, recipe().fp8, Fp8::kE4m3);
+  const Output<T> output(y);
+  const Operands& own = operands(weights);
+  const Operand& w = own.forward;
+  const float* values = forward_operand(weights);
+  const bool sparse = w.mask != nullptr && way_at(shape, Product::kForward, own.planned).sparse;
+  note(Product::kForward, {sparse});
+  if (sparse && !packed_forward_) {
+    const Stopwatch watch(times_.pack);
+    forward_pack_ = pack_conv(values, *w.mask, shape, w.pack_options());
+    packed_forward_ = true;
+  }
+  const T* dense = sparse ? nullptr : dense_copy<T>(dense_forward_, w, values);
+  const Stopwatch watch(seconds_of(times_, Product::kForward));
+  if (sparse) {
+    sparse_conv_forward(shape, input.data(), forward_pack_, bias, 0.0f, output.data());
+  } else {
+    dense_conv_forward(shape, input.data(), dense, bias, 0.0f, output.data());
+  }
+  output.finish();
+}
+
+template <typename T>
+void ConvLayer::backward_data(const float* weights, ImageView<const T> g, ImageView<T> dx) {
+  const ConvShape shape = shape_for(dx.sizes);
+  require_sizes(g.sizes, shape, "a gradient");
+  const Input<T> gradient(g, recipe().fp8, Fp8::kE5m2);
+  const Output<T> output(dx);
+  const Operands& own = operands(weights);
+  const Operand& w = own.backward;
+  const float* values = backward_operand(weights);
+  const bool sparse =
+      w.mask != nullptr && way_at(shape, Product::kBackwardData, own.planned).sparse;
+  note(Product::kBackwardData, {sparse});
+  if (sparse && !packed_backward_) {
+    const Stopwatch watch(times_.pack);
+    backward_pack_ = pack_conv_transposed(values, *w.mask, shape, w.pack_options());
+    packed_backward_ = true;
+  }
+  const T* dense = sparse ? nullptr : dense_copy<T>(dense_backward_, w, values);
+  {
+    const Stopwatch watch(seconds_of(times_, Product::kBackwardData));
+    if (sparse) {
+      sparse_conv_backward_data(shape, gradient.data(), backward_pack_, 0.0f, output.data());
+    } else {
+      dense_conv_backward_data(shape, gradient.data(), dense, 0.0f, output.data());
+    }
+  }
+  if (wants_cosine()) compare_with_exact<T>(weights, shape, gradient.data(), output.data());
+  output.finish();
+}
+
+// dx against that of the whole forward operand.
+template <typename T>
+void ConvLayer::compare_with_exact(const float* weights, const ConvShape& shape, const T* g,
+                                   const T* dx) {
+  AlignedBuffer<float> values(static_cast<size_t>(shape.w_size()));
+  effective_values(weights, values.data());
+  const auto operand = round_like(dx, std::move(values));
+  AlignedBuffer<T> exact(static_cast<size_t>(shape.x_size()));
+  dense_conv_backward_data(shape, g, static_cast<const T*>(operand.data()), 0.0f, exact.data());
+  set_cosine(cosine(dx, static_cast<const T*>(exact.data()), shape.x_size()));
+}
+
+template <typename T>
+void ConvLayer::backward_weight(const float* weights, ImageView<const T> g, ImageView<const T> x,
+                                const Pass& pass, float* dw) {
+  const ConvShape shape = shape_for(x.sizes);
+  require_sizes(g.sizes, shape, "a gradient");
+  operands(weights);
+  const std::optional<Sampling> sample = sampling(pass);
+  const bool fp8 = recipe().fp8;
+  const Input<T> input(x, fp8, Fp8::kE5m2);
+  const Input<T> gradient(g, fp8 && !sample, Fp8::kE5m2);  // a sample is rounded after it is drawn
+  if (sample) return sampled_weight(shape, gradient.data(), input.data(), *sample, dw);
+  note(Product::kBackwardWeight, {});
+  const Stopwatch watch(seconds_of(times_, Product::kBackwardWeight));
+  dense_conv_backward_weight(shape, gradient.data(), input.data(), 0.0f, dw);
+  if (recipe().gradient->masked && state().sparse()) masked_copy(dw, state().forward, dw);
+}
+
+template <typename T>
+void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
+                               const Sampling& sampling, float* dw) {
+  const SampleOptions& options = sampling.options;
+  const Way way = way_at(shape, Product::kBackwardWeight, options.pattern);
+  note(Product::kBackwardWeight, {way.sparse});
+  if (way.sparse) {
+    {
+      const Stopwatch watch(times_.pack);
+      gradient_pack_ =
+          pack_conv_sampled(as_floats(g, shape.y_size()), shape, options, tile_for(options.pattern),
+                            sampling.rounding, std::move(gradient_pack_));
+      round_like(g, gradient_pack_);
+    }
+    const Stopwatch watch(seconds_of(times_, Product::kBackwardWeight));
+    return sparse_conv_backward_weight(shape, gradient_pack_, x, 0.0f, dw);
+  }
+  const Stopwatch watch(seconds_of(times_, Product::kBackwardWeight));
+  const float* wide = as_floats(g, shape.y_size());
+  AlignedBuffer<float> scales(static_cast<size_t>(shape.y_size()));
+  sample_conv_scales(wide, shape, options, scales.data());
+  const auto sample =
+      round_like(g, sampled(wide, scales.data(), shape.y_size(), sampling.rounding));
+  dense_conv_backward_weight(shape, sample.data(), x, 0.0f, dw);
+}
+
+#define WEFT_CONV_LAYER_OF(T)                                                                     \
+  template void ConvLayer::forward(const float*, ImageView<const T>, const float*, ImageView<T>); \
+  template void ConvLayer::backward_data(const float*, ImageView<const T>, ImageView<T>);         \
+  template void ConvLayer::backward_weight(const float*, ImageView<const T>, ImageView<const T>,  \
+                                           const Pass&, float*);
+WEFT_CONV_LAYER_OF(float)
+WEFT_CONV_LAYER_OF(Bf16)
+#undef WEFT_CONV_LAYER_OF
+
+}  // namespace weft

@@ -1,0 +1,450 @@
+#include "weft/layer/layer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "weft/core/error.h"
+#include "weft/layer/stopwatch.h"
+#include "weft/mask/retained.h"
+#include "weft/mask/row_order.h"
+#include "weft/mask/solver.h"
+#include "weft/mask/taps.h"
+#include "weft/mask/verify.h"
+#include "weft/pack/group_check.h"
+#include "weft/recipe/schedule.h"
+
+namespace weft {
+namespace {
+
+// 0 if the layer has only now become sparse or dense.
+int64_t changed_bits(const Mask& before, const Mask& after) {
+  return before.rows() == after.rows() ? Mask::differing(before, after) : 0;
+}
+
+}  // namespace
+
+std::string Way::text() const {
+  return path_text(sparse ? Choice::kSparse : Choice::kDense, {.compute = compute});
+}
+
+double LayerTelemetry::figure(std::string_view name) const {
+  for (const Figure& one : figures) {
+    if (one.name == name) return one.value;
+  }
+  return 0.0;
+}
+
+std::string LayerTelemetry::plan_text() const {
+  const auto text = [](const std::optional<Way>& way) { return way ? way->text() : "-"; };
+  return fmt::format("{}/{}/{}", text(products[0]), text(products[1]), text(products[2]));
+}
+
+Layer::Layer(const WeightShape& shape, int64_t channel_groups)
+    : shape_(shape), channel_groups_(channel_groups) {}
+
+bool Layer::always_dense() const {
+  return recipe().is_dense() || settings_.pattern.keep() == settings_.pattern.group();
+}
+
+std::string Layer::objection(const WeightShape& shape, int64_t channel_groups, const Recipe& recipe,
+                             const Pattern& pattern) {
+  const int64_t outs = shape.outs / channel_groups, group = pattern.group();
+  if (shape.ins == 1 && shape.taps > 1) return "depthwise: one input per output";
+  if (shape.ins < group) {
+    return fmt::format("too narrow: {} inputs, and groups are of {}", shape.ins, group);
+  }
+  const bool permutes = recipe.backward->permutes_outputs;
+  const bool transposable = recipe.forward->transposable;
+  if ((transposable || permutes) && outs < group) {
+    return fmt::format("too narrow: {} outputs, and groups are of {}", outs, group);
+  }
+  if (channel_groups == 1) return "";
+  // Blocks of outputs, which a mask treats together, must not reach into the next group of
+  // channels.
+  if (permutes) return "groups of channels: a permutation would mix them";
+  if (recipe.schedule.order_every > 0 && pattern.share() > 1) {
+    return "groups of channels: a row order would mix them";
+  }
+  const int64_t block = pattern.share() > 1 ? pattern.block() : transposable ? group : 1;
+  if (outs % block != 0) {
+    return fmt::format("groups of {} output channels do not hold whole blocks of {}", outs, block);
+  }
+  return "";
+}
+
+void Layer::configure(const LayerSettings& settings) {
+  settings.recipe.check(settings.pattern);
+  WEFT_CHECK(
+      settings.replicas >= 1 && settings.replica >= 0 && settings.replica < settings.replicas,
+      "replica {} of {}", settings.replica, settings.replicas);
+  WEFT_CHECK(settings.micro_batches >= 1, "{} micro-batches per step: there must be at least 1",
+             settings.micro_batches);
+  WEFT_CHECK(settings.total_steps > 0 || !settings.recipe.needs_total_steps(),
+             "recipe '{}' has a schedule in shares of the run: total_steps must be given",
+             settings.recipe.name);
+  const bool full = settings.pattern.keep() == settings.pattern.group();
+  if (!settings.recipe.is_dense() && !full && channel_groups_ > 1) {
+    const std::string problem =
+        objection(shape_, channel_groups_, settings.recipe, settings.pattern);
+    WEFT_CHECK(problem.empty(), "a layer cannot have recipe '{}' at {}: {}", settings.recipe.name,
+               settings.pattern.str(), problem);
+  }
+  settings_ = settings;
+  if (!settings_.planner) settings_.planner = std::make_shared<Planner>();
+  // With keep = group every method is dense training: no masks, no samples, β = 1.
+  if (full) {
+    const std::string name = settings_.recipe.name;
+    const bool fp8 = settings_.recipe.fp8;
+    settings_.recipe = Recipe::parse("dense");
+    settings_.recipe.name = name;
+    settings_.recipe.fp8 = fp8;
+  }
+  state_ = LayerState();
+  state_.seed = settings.seed;
+  state_.layer = settings.number;
+  step_pending_ = training_pass_ = refresh_owed_ = false;
+  changed_bits_ = refreshed_bits_ = 0;
+  clear_times();
+  ways_ = {};
+  plans_.clear();
+  forget_inputs();
+  forget_operands();
+}
+
+std::optional<ScoreRow::Shape> Layer::score_shape() const {
+  const ScoreRow* row = recipe().forward->scores;
+  if (row == nullptr) return std::nullopt;
+  return row->shape(shape_, settings_.pattern);
+}
+
+void Layer::first_scores(std::span<float> scores) const {
+  recipe().forward->scores->first(shape_, settings_.pattern, scores);
+}
+
+bool Layer::trains_scores() const {
+  const ScoreRow* row = recipe().forward->scores;
+  return row != nullptr && row->are_trained(recipe(), state_.step, settings_.total_steps);
+}
+
+// ---- a step
+
+LayerInput Layer::input_of(const LayerWeights& weights) const {
+  LayerInput input;
+  input.weights = weights.values;
+  input.shape = shape_;
+  input.pattern = settings_.pattern;
+  input.recipe = &settings_.recipe;
+  input.total_steps = settings_.total_steps;
+  input.scores = weights.scores;
+  return input;
+}
+
+void Layer::forget_operands() {
+  ++stamp_;
+  operands_valid_ = false;
+}
+
+void Layer::update(const LayerWeights& weights, Occasion occasion) {
+  const Stopwatch watch(times_.mask);
+  LayerInput input = input_of(weights);
+  input.replaced = occasion == Occasion::kReplaced;
+  Mask before;
+  if (settings_.telemetry) before = state_.forward;
+  try {
+    if (occasion != Occasion::kTrainingPass) weft::bring_up_to_date(input, state_);
+    if (occasion == Occasion::kTrainingPass || refresh_owed_) refresh(input, state_);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{} at step {}: {}", label(), state_.step, error.what()));
+  }
+  if (settings_.telemetry) {
+    refreshed_bits_ += changed_bits(before, state_.forward);
+    if (occasion != Occasion::kTrainingPass) changed_bits_ = std::exchange(refreshed_bits_, 0);
+  }
+  step_pending_ = refresh_owed_ = false;
+  forget_operands();
+}
+
+void Layer::bring_up_to_date(const LayerWeights& weights) { update(weights, Occasion::kStep); }
+
+void Layer::weights_changed(const LayerWeights& weights) {
+  if (state_.begun) update(weights, Occasion::kReplaced);
+}
+
+bool Layer::is_due(bool training) const {
+  if (!state_.begun || step_pending_) return true;
+  return training && state_.refreshed != state_.step && is_refresh_due(input_of({}), state_);
+}
+
+void Layer::begin_pass(const LayerWeights& weights, bool training) {
+  if (!state_.begun || step_pending_) bring_up_to_date(weights);
+  if (!training) return;
+  training_pass_ = true;
+  if (is_due(training)) update(weights, Occasion::kTrainingPass);
+  state_.refreshed = state_.step;
+}
+
+void Layer::add_decay(float* weights, float* gradient, double learning_rate) const {
+  const Recipe& r = recipe();
+  if (r.decay->none() || !state_.sparse()) return;
+  r.decay->apply({state_.forward, r.lambda, learning_rate, weights, gradient});
+}
+
+void Layer::add_decay(double* weights, double* gradient, double learning_rate) const {
+  const Recipe& r = recipe();
+  if (r.decay->none() || !state_.sparse()) return;
+  r.decay->apply_in_double({state_.forward, r.lambda, learning_rate, weights, gradient});
+}
+
+void Layer::count_step() {
+  refresh_owed_ |= !std::exchange(training_pass_, false);
+  ++state_.step;
+  state_.call = 0;
+  step_pending_ = true;
+}
+
+// ---- operands
+
+const Layer::Operands& Layer::operands(const float* weights) {
+  if (operands_valid_) return operands_;
+  {
+    const Stopwatch watch(times_.mask);
+    make_values(weights);
+    operands_ = Operands();
+    if (state_.sparse()) describe(operands_);
+    operands_.forward.precision = operands_.backward.precision = settings_.precision;
+  }
+  dense_forward_.forget();
+  dense_backward_.forget();
+  forget_packs();
+  operands_valid_ = true;
+  return operands_;
+}
+
+void Layer::make_values(const float* weights) {
+  const bool fp8 = recipe().fp8, sparse = state_.sparse();
+  own_values_ = fp8 || (sparse && !values_are_weights(recipe()));
+  own_backward_values_ = fp8;
+  if (!own_values_) return;
+  const auto size = static_cast<size_t>(shape_.outs * shape_.cols());
+  forward_values_.reserve(size);
+  const std::span<float> forward(forward_values_.data(), size);
+  if (sparse) {
+    forward_values(input_of({weights}), state_, forward.data());
+  } else {
+    std::memcpy(forward.data(), weights, size * sizeof(float));
+  }
+  if (!fp8) return;
+  backward_values_.reserve(size);
+  const std::span<float> backward(backward_values_.data(), size);
+  round_to_fp8(forward, Fp8::kE5m2, backward);
+  round_to_fp8(forward, Fp8::kE4m3, forward);
+}
+
+const float* Layer::forward_operand(const float* weights) const {
+  return own_values_ ? forward_values_.data() : weights;
+}
+const float* Layer::backward_operand(const float* weights) const {
+  return own_backward_values_ ? backward_values_.data() : forward_operand(weights);
+}
+
+// A fixed mask is without zeros, and rows that share (or inputs, along outputs) may have zeros of
+// their own: then they share nothing, and operands are packed row by row.
+Pattern Layer::operand_pattern() const {
+  const Pattern& pattern = settings_.pattern;
+  if (pattern.share() == 1 || !recipe().has_fixed_mask() || !state_.sparse()) return pattern;
+  bool alike = rows_share(in_row_order(state_.forward, state_.row_order), pattern);
+  if (recipe().forward->transposable) {
+    for (int64_t tap = 0; alike && tap < shape_.taps; ++tap) {
+      alike = rows_share(take_tap(state_.forward, shape_, tap).transposed(), pattern);
+    }
+  }
+  return alike ? pattern : Pattern(pattern.keep(), pattern.group());
+}
+
+void Layer::describe(Operands& operands) const {
+  const Pattern pattern = operand_pattern();
+  const Pattern unshared(pattern.keep(), pattern.group());
+  const ForwardPart& part = *recipe().forward;
+  // A union of candidates keeps more than N:M until the last are removed.
+  const bool keeps_more =
+      part.keeps_more != nullptr && part.keeps_more(recipe(), state_.step, settings_.total_steps);
+  operands.forward.mask = &state_.forward;
+  operands.forward.pattern = pattern;
+  operands.forward.ragged = keeps_more;
+  if (pattern.share() > 1) operands.forward.row_order = state_.row_order;
+  operands.backward.mask = state_.backward.rows() > 0 ? &state_.backward : &state_.forward;
+  operands.backward.pattern = part.transposable ? pattern : unshared;
+  // Under a row order outputs are N:M in their places, and the depth of Wᵀ is packed as it lies;
+  // its rows, the inputs, share all the same.
+  operands.backward.ragged = !part.transposable || !state_.row_order.empty();
+  operands.transposable = part.transposable;
+  operands.planned = pattern;
+  operands.masked_gradient = recipe().gradient->masked;
+  if (keeps_more) {  // the pattern of its density stands for it
+    const double kept = state_.forward.density() * pattern.group();
+    const int keep =
+        std::clamp(static_cast<int>(std::ceil(kept - 0.05)), pattern.keep(), pattern.group());
+    operands.planned = Pattern(keep, pattern.group(), pattern.share());
+  }
+}
+
+template <typename T>
+const T* Layer::dense_copy(DenseCopy& copy, const Operand& operand, const float* values) {
+  const Stopwatch watch(times_.pack);
+  return copy.of<T>(operand, values, shape_);
+}
+template const float* Layer::dense_copy(DenseCopy&, const Operand&, const float*);
+template const Bf16* Layer::dense_copy(DenseCopy&, const Operand&, const float*);
+
+void Layer::effective_values(const float* weights, float* out) const {
+  if (state_.sparse()) return forward_values(input_of({weights}), state_, out);
+  std::copy_n(weights, shape_.outs * shape_.cols(), out);
+}
+
+void Layer::effective_values(const double* weights, double* out) const {
+  const int64_t size = shape_.outs * shape_.cols();
+  if (state_.sparse() && !values_are_weights(recipe())) {
+    return recipe().forward->values_in_double(input_of({}), state_, weights, out);
+  }
+  std::copy_n(weights, size, out);
+  if (!state_.sparse()) return;
+  for (int64_t i = 0; i < size; ++i) {
+    if (!state_.forward.at(i / shape_.cols(), i % shape_.cols())) out[i] = 0.0;
+  }
+}
+
+std::optional<Sampling> Layer::sampling(const Pass& pass) const {
+  const Recipe& r = recipe();
+  const bool dense_phase = !r.is_dense() && !state_.sparse();
+  if (!r.samples_gradient() || dense_phase) return std::nullopt;
+  const int64_t group = settings_.pattern.group();
+  WEFT_CHECK(pass.first_token >= 0 && pass.first_token % group == 0,
+             "{}: a first token of {}: samples are drawn of groups of {}", label(),
+             pass.first_token, group);
+  SampleOptions options{.pattern = settings_.pattern};
+  options.sampler = *r.gradient->sampler;
+  options.key = {pass.seed, static_cast<uint64_t>(pass.step), static_cast<uint32_t>(state_.layer),
+                 static_cast<uint32_t>(pass.call * settings_.replicas + settings_.replica)};
+  options.first_group = pass.first_token / group;
+  return Sampling{options, r.fp8 ? std::optional(Fp8::kE5m2) : std::nullopt};
+}
+
+void Layer::score_gradient(const float* weights, const float* dw, float* d_scores) const {
+  std::fill_n(d_scores, score_shape()->size(), 0.0f);
+  if (!state_.sparse()) return;
+  recipe().forward->scores->gradient(input_of({weights}), state_, dw, d_scores);
+}
+
+void Layer::score_gradient(const double* weights, const double* dw, double* d_scores) const {
+  std::fill_n(d_scores, score_shape()->size(), 0.0);
+  if (!state_.sparse()) return;
+  recipe().forward->scores->gradient_in_double(input_of({}), state_, weights, dw, d_scores);
+}
+
+// ---- choices from outside
+
+void Layer::give_row_order(std::vector<int64_t> order) {
+  WEFT_CHECK(!state_.begun, "{}: a row order must be given before the first product", label());
+  WEFT_CHECK(order.empty() || (settings_.pattern.share() > 1 && channel_groups_ == 1),
+             "{}: a row order is for shared patterns, and mixes no groups of channels", label());
+  require_row_order(order, shape_.outs, label());
+  state_.row_order = std::move(order);
+}
+
+void Layer::give_mask(Mask mask) {
+  WEFT_CHECK(state_.sparse(), "{}: a mask is for a layer in its sparse phase", label());
+  WEFT_CHECK(mask.rows() == shape_.outs && mask.cols() == shape_.cols(),
+             "{}: a mask of {} x {} for a weight of {} x {}", label(), mask.rows(), mask.cols(),
+             shape_.outs, shape_.cols());
+  const Pattern& pattern = settings_.pattern;
+  const Mask placed = in_row_order(mask, state_.row_order);
+  int64_t violations = count_groups_in(placed, shape_, pattern).violations;
+  if (recipe().forward->transposable) {
+    violations += count_groups_out(placed, shape_, pattern).violations;
+  }
+  WEFT_CHECK(violations == 0, "{}: a mask that violates {} in {} groups", label(), pattern.str(),
+             violations);
+  if (pattern.share() > 1 && !recipe().has_fixed_mask()) require_sharing(placed, pattern);
+  state_.forward = std::move(mask);
+  forget_operands();
+}
+
+// ---- what it did, and its state
+
+LayerTelemetry Layer::telemetry(const float* weights) const {
+  LayerTelemetry t;
+  if (state_.sparse()) {
+    t.forward_density = state_.forward.density();
+    if (weights != nullptr) {
+      t.retained = weft::retained(weights, shape_, state_.forward).fraction();
+      if (!state_.row_order.empty()) t.retained_as_rows_lie = retained_as_rows_lie(weights);
+    }
+    t.backward_density = state_.backward.rows() > 0 ? state_.backward.density() : t.forward_density;
+    if (t.forward_density > 0.0) t.backward_kept = t.backward_density / t.forward_density;
+  }
+  t.changed_bits = changed_bits_;
+  t.flip_rate =
+      static_cast<double>(changed_bits_) / static_cast<double>(shape_.outs * shape_.cols());
+  const auto add_figures = recipe().forward->add_figures;
+  if (add_figures != nullptr) add_figures(input_of({weights}), state_, t.figures);
+  t.cosine = cosine_;
+  t.times = times_;
+  t.products = ways_;
+  return t;
+}
+
+double Layer::retained_as_rows_lie(const float* weights) const {
+  const Mask mask = find_mask(recipe().mask_solver(), weights, shape_, settings_.pattern);
+  return weft::retained(weights, shape_, mask).fraction();
+}
+
+void Layer::clear_times() {
+  times_ = {};
+  cosine_.reset();
+}
+
+std::optional<LayerPlan> Layer::sparse_plan() {
+  if (always_dense()) return std::nullopt;
+  auto plan = plan_for(operand_pattern());
+  if (!plan || recipe().samples_gradient() || recipe().gradient->masked) return plan;
+  ProductPlan& gradient = plan->products[static_cast<size_t>(Product::kBackwardWeight)];
+  gradient = ProductPlan();
+  gradient.kind = ProductKind::kBackwardWeight;
+  gradient.reason = "exact";
+  return plan;
+}
+
+// Whose state it is: a layer with another recipe would make something else of it.
+std::string Layer::state_owner() const {
+  return always_dense() ? "dense" : recipe().name + " at " + settings_.pattern.str();
+}
+
+StateShape Layer::state_shape() const {
+  StateShape shape{shape_};
+  if (const auto scores = score_shape()) {
+    shape.alive_rows = scores->cells * scores->groups;
+    shape.alive_cols = scores->candidates;
+  }
+  return shape;
+}
+
+std::vector<StateArray> Layer::save_state() const { return state_arrays(state_, state_owner()); }
+StateArray Layer::save_counters() const { return state_counters(state_, state_owner()); }
+
+void Layer::load_state(std::span<const StateArray> arrays) {
+  const std::string context = fmt::format("the saved state of {}", label());
+  LayerState state = state_from(arrays, state_shape(), state_owner(), context);
+  const bool sparse =
+      state.begun && !is_dense_step(recipe(), state.refreshed, settings_.total_steps);
+  WEFT_CHECK(state.sparse() == sparse, "{}: step {} has {} mask, and should have {}", context,
+             state.refreshed, state.sparse() ? "a" : "no", sparse ? "one" : "none");
+  state_ = std::move(state);
+  step_pending_ = refresh_owed_ = false;
+  training_pass_ = state_.call > 0 && state_.refreshed == state_.step;
+  refreshed_bits_ = 0;
+  forget_operands();
+}
+
+}  // namespace weft

@@ -1,0 +1,238 @@
+#include "weft/layer/linear_layer.h"
+
+#include <type_traits>
+
+#include "weft/core/error.h"
+#include "weft/core/masked_copy.h"
+#include "weft/kernel/bf16_rows.h"
+#include "weft/kernel/dense/dense.h"
+#include "weft/kernel/sparse.h"
+#include "weft/layer/activations.h"
+#include "weft/layer/stopwatch.h"
+#include "weft/pack/tiles.h"
+
+namespace weft {
+namespace {
+
+double& time_of(LayerTimes& times, Product product) {
+  return times.products[static_cast<size_t>(product)];
+}
+
+std::optional<Pattern> pattern_of(const Operand& operand, const Pattern& planned) {
+  return operand.mask == nullptr ? std::nullopt : std::optional(planned);
+}
+
+// A matrix rounded to FP8, or as it is.
+template <typename T>
+class MaybeFp8 {
+ public:
+  MaybeFp8(MatrixView<const T> x, bool round, Fp8 format) : view_(x) {
+    if (!round) return;
+    WEFT_CHECK(x.row_stride == x.cols || x.rows <= 1,
+               "rows of {} in strides of {}: FP8 takes a matrix without gaps", x.cols,
+               x.row_stride);
+    copy_ = rounded_to_fp8(x.data, x.rows * x.cols, format);
+    view_ = MatrixView<const T>(copy_.data(), x.rows, x.cols);
+  }
+  MatrixView<const T> view() const { return view_; }
+
+ private:
+  AlignedBuffer<T> copy_;
+  MatrixView<const T> view_;
+};
+
+}  // namespace
+
+void LinearLayer::forget_packs() {
+  forward_pack_.forget();
+  backward_pack_.forget();
+  kept_.reset();
+}
+
+template <typename T>
+Way LinearLayer::way_at(int64_t tokens, Product product, const std::optional<Pattern>& pattern,
+                        bool masked_gradient) {
+  constexpr bool bf16 = std::is_same_v<T, Bf16>;
+  // A dense operand leaves nothing to decide but the arithmetic, and fp32 has one only.
+  if (tokens == 0 || (!pattern && !bf16)) return {};
+  PlanRequest request{{tokens, shape().ins, shape().outs},
+                      pattern.value_or(Pattern(1, 1)),
+                      state().sparse() && recipe().forward->transposable,
+                      products_per_pack(),
+                      masked_gradient};
+  if (bf16) request.precision = Precision::kBf16;
+  const std::string key =
+      fmt::format("{} {} {} {}", tokens, request.pattern.str(), masked_gradient, bf16);
+  return planned(key, request, product);
+}
+
+std::optional<LayerPlan> LinearLayer::plan_for(const Pattern& pattern) {
+  if (tokens_ == 0) return std::nullopt;
+  PlanRequest request{{tokens_, shape().ins, shape().outs},
+                      pattern,
+                      recipe().forward->transposable,
+                      products_per_pack()};
+  request.precision = settings().precision;
+  LayerPlan plan = planner().plan(request);
+  if (recipe().gradient->masked) {
+    request.masked_gradient = true;
+    const auto gradient = static_cast<size_t>(Product::kBackwardWeight);
+    plan.products[gradient] = planner().plan(request).products[gradient];
+  }
+  return plan;
+}
+
+template <typename T>
+void LinearLayer::forward(const float* weights, MatrixView<const T> x, const float* bias,
+                          MatrixView<T> y) {
+  tokens_ = x.rows;
+  const MaybeFp8<T> input(x, recipe().fp8, Fp8::kE4m3);
+  const Operands& own = operands(weights);
+  LinearCall call;
+  call.product = Product::kForward;
+  call.activations = input.view();
+  call.bias = bias;
+  call.result = y;
+  const Way way = way_at<T>(x.rows, call.product, pattern_of(own.forward, own.planned));
+  weight_product<T>(call, own.forward, forward_operand(weights), way, forward_pack_,
+                    dense_forward_);
+}
+
+template <typename T>
+void LinearLayer::backward_data(const float* weights, MatrixView<const T> g, MatrixView<T> dx) {
+  const MaybeFp8<T> gradient(g, recipe().fp8, Fp8::kE5m2);
+  const Operands& own = operands(weights);
+  LinearCall call;
+  call.product = Product::kBackwardData;
+  call.activations = gradient.view();
+  call.result = dx;
+  const Way way = way_at<T>(g.rows, call.product, pattern_of(own.backward, own.planned));
+  weight_product<T>(call, own.backward, backward_operand(weights), way, backward_pack_,
+                    dense_backward_);
+  if (wants_cosine()) compare_with_exact<T>(weights, gradient.view(), dx);
+}
+
+// Gives the call the operand that its way takes, and computes it.
+template <typename T>
+void LinearLayer::weight_product(LinearCall call, const Operand& w, const float* values,
+                                 const Way& way, WeightPack& pack, DenseCopy& copy) {
+  note(call.product, way);
+  double had_it = 0.0;  // looking it up is not packing
+  double& seconds = pack.has(way.sparse, way.compute) ? had_it : times_.pack;
+  if (way.sparse) {
+    const Stopwatch watch(seconds);
+    call.packed = &pack.sparse(w, values, shape(), way.compute);
+  } else {
+    const MatrixView<const T> dense(dense_copy<T>(copy, w, values), shape().outs, shape().ins);
+    call.dense = dense;
+    if constexpr (std::is_same_v<T, Bf16>) {
+      const Stopwatch watch(seconds);
+      if (way.compute == Compute::kBf16) call.tiles = &pack.tiles(dense);
+    }
+  }
+  const Stopwatch watch(time_of(times_, call.product));
+  multiply(call, way.compute);
+}
+
+// dx against that of the whole forward operand.
+template <typename T>
+void LinearLayer::compare_with_exact(const float* weights, MatrixView<const T> g,
+                                     MatrixView<const T> dx) {
+  AlignedBuffer<float> values(static_cast<size_t>(shape().outs * shape().ins));
+  effective_values(weights, values.data());
+  const auto operand = round_like(dx.data, std::move(values));
+  AlignedBuffer<T> exact(static_cast<size_t>(dx.rows * dx.cols));
+  LinearCall call;
+  call.product = Product::kBackwardData;
+  call.activations = g;
+  call.dense = MatrixView<const T>(operand.data(), shape().outs, shape().ins);
+  call.result = MatrixView<T>(exact.data(), dx.rows, dx.cols);
+  multiply(call);
+  set_cosine(cosine(dx.data, static_cast<const T*>(exact.data()), dx.rows * dx.cols));
+}
+
+template <typename T>
+void LinearLayer::backward_weight(const float* weights, MatrixView<const T> g,
+                                  MatrixView<const T> x, const Pass& pass, MatrixView<float> dw) {
+  const Operands& own = operands(weights);
+  const std::optional<Sampling> sample = sampling(pass);
+  const bool fp8 = recipe().fp8;
+  const MaybeFp8<T> input(x, fp8, Fp8::kE5m2);
+  if (sample) return sampled_weight(g, input.view(), *sample, dw);  // rounded after it is drawn
+  const MaybeFp8<T> gradient(g, fp8, Fp8::kE5m2);
+  if (own.masked_gradient) return masked_weight(gradient.view(), input.view(), own.planned, dw);
+  const Way way = way_at<T>(g.rows, Product::kBackwardWeight, std::nullopt);
+  note(Product::kBackwardWeight, way);
+  const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
+  dense_weight(gradient.view(), input.view(), way, dw);
+}
+
+template <typename T>
+void LinearLayer::dense_weight(MatrixView<const T> g, MatrixView<const T> x, const Way& way,
+                               MatrixView<float> dw) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    if (way.compute == Compute::kBf16) return dense_backward_weight_on_tiles(g, x, 0.0f, dw);
+  }
+  dense_backward_weight(g, x, 0.0f, dw);
+}
+
+template <typename T>
+void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
+                                 const Sampling& sampling, MatrixView<float> dw) {
+  const Pattern& pattern = sampling.options.pattern;
+  const Way way = way_at<T>(g.rows, Product::kBackwardWeight, pattern);
+  note(Product::kBackwardWeight, way);
+  if (way.sparse) {
+    const bool tiles = way.compute == Compute::kBf16;
+    {
+      const Stopwatch watch(times_.pack);
+      const MatrixView<const float> wide(as_floats(g.data, g.rows * g.cols), g.rows, g.cols);
+      PackedMatrix& panels = tiles ? gradient_panels_ : gradient_pack_;
+      panels = pack_panels_sampled(wide, sampling.options,
+                                   tiles ? tile_panel(pattern) : tile_for(pattern),
+                                   sampling.rounding, std::move(panels));
+      if (tiles) {
+        gradient_pack_ = tiles_of(gradient_panels_, std::move(gradient_pack_));
+      } else {
+        round_like(g.data, {&panels, 1});
+      }
+    }
+    const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
+    return sparse_backward_weight(gradient_pack_, x, 0.0f, dw);
+  }
+  const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
+  const float* wide = as_floats(g.data, g.rows * g.cols);
+  AlignedBuffer<float> scales(static_cast<size_t>(g.rows * g.cols));
+  sample_scales({wide, g.rows, g.cols}, sampling.options, {scales.data(), g.rows, g.cols});
+  const auto sample =
+      round_like(g.data, sampled(wide, scales.data(), g.rows * g.cols, sampling.rounding));
+  dense_weight(MatrixView<const T>(sample.data(), g.rows, g.cols), x, way, dw);
+}
+
+template <typename T>
+void LinearLayer::masked_weight(MatrixView<const T> g, MatrixView<const T> x,
+                                const Pattern& planned_as, MatrixView<float> dw) {
+  const Mask& mask = state().forward;
+  const Way way = way_at<T>(g.rows, Product::kBackwardWeight, planned_as, /*masked_gradient=*/true);
+  note(Product::kBackwardWeight, way);
+  if (way.sparse && !kept_) {
+    const Stopwatch watch(times_.pack);
+    kept_.emplace(mask, planned_as);
+  }
+  const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
+  if (way.sparse) return masked_backward_weight(g, x, *kept_, 0.0f, dw);
+  dense_weight(g, x, way, dw);
+  masked_copy(dw.data, mask, dw.data);
+}
+
+#define WEFT_LINEAR_LAYER_OF(T)                                                               \
+  template void LinearLayer::forward(const float*, MatrixView<const T>, const float*,         \
+                                     MatrixView<T>);                                          \
+  template void LinearLayer::backward_data(const float*, MatrixView<const T>, MatrixView<T>); \
+  template void LinearLayer::backward_weight(const float*, MatrixView<const T>,               \
+                                             MatrixView<const T>, const Pass&, MatrixView<float>);
+WEFT_LINEAR_LAYER_OF(float)
+WEFT_LINEAR_LAYER_OF(Bf16)
+#undef WEFT_LINEAR_LAYER_OF
+
+}  // namespace weft

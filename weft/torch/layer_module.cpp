@@ -1,0 +1,392 @@
+#include "weft/torch/layer_module.h"
+
+#include <bit>
+#include <set>
+#include <utility>
+
+#include "weft/core/error.h"
+#include "weft/recipe/schedule.h"
+#include "weft/torch/layer_function.h"
+#include "weft/torch/state_tensors.h"
+#include "weft/torch/tensor_math.h"
+
+namespace weft {
+
+namespace {
+
+thread_local LayerModule::FiniteWatch* finite_watch = nullptr;
+thread_local LayerModule::InputWatch* input_watch = nullptr;
+
+// A few hundred weights, scattered over all rows and columns, stand for all: an optimiser moves
+// nearly every one of them.
+uint64_t fingerprint_of(const torch::Tensor& weight) {
+  const torch::Tensor flat = weight.detach().reshape({-1});
+  if (flat.numel() == 0) return 0;
+  torch::Tensor places = torch::empty({256}, torch::kLong);
+  for (int64_t i = 0; i < places.numel(); ++i) {
+    places.data_ptr<int64_t>()[i] =
+        static_cast<int64_t>((static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15 >> 16) %
+                             static_cast<uint64_t>(flat.numel()));
+  }
+  const torch::Tensor some =
+      flat.index_select(0, places.to(flat.device())).to(torch::kCPU, torch::kDouble).contiguous();
+  const auto* values = some.data_ptr<double>();
+  uint64_t hash = static_cast<uint64_t>(flat.numel());
+  for (int64_t i = 0; i < some.numel(); ++i) {
+    hash = (hash ^ std::bit_cast<uint64_t>(values[i])) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+double cosine_of(const torch::Tensor& a, const torch::Tensor& b) {
+  const torch::Tensor x = a.to(torch::kDouble), y = b.to(torch::kDouble);
+  const double norms = x.norm().item<double>() * y.norm().item<double>();
+  return norms > 0.0 ? (x * y).sum().item<double>() / norms : 1.0;
+}
+
+torch::Tensor on_host(const torch::Tensor& t, torch::Dtype type) {
+  return t.detach().to(torch::kCPU, type).contiguous();
+}
+
+}  // namespace
+
+std::string_view path_name(LayerPath path) {
+  return path == LayerPath::kPacked ? "packed" : "plain";
+}
+
+LayerPath LayerModule::path() const {
+  const bool packed = weight.device().is_cpu() && weight.scalar_type() == torch::kFloat;
+  return packed && !settings().force_plain ? LayerPath::kPacked : LayerPath::kPlain;
+}
+
+// ---- settings and state
+
+void LayerModule::register_state() {
+  for (const std::string_view name : kStateNames) {
+    buffers_.push_back(register_buffer(std::string(name), empty_words()));
+  }
+  configure({});
+}
+
+void LayerModule::configure(const LayerSettings& settings) {
+  layer().configure(settings);
+  plain_cosine_.reset();
+  reset_scores();
+  store_state();
+}
+
+void LayerModule::reset_scores() {
+  if (scores.defined()) parameters_.erase("scores");
+  scores = torch::Tensor();
+  const auto shape = layer().score_shape();
+  if (!shape) return;
+  torch::Tensor first =
+      torch::empty({shape->cells, shape->groups, shape->candidates}, torch::kFloat);
+  layer().first_scores({first.data_ptr<float>(), static_cast<size_t>(first.numel())});
+  scores = register_parameter("scores", first.to(weight.device(), weight.scalar_type()));
+}
+
+// Once there is nothing left to learn, momentum shall not move scores on by itself.
+void LayerModule::settle_state() {
+  if (scores.defined()) {
+    const bool trained = layer().trains_scores();
+    if (!trained) scores.mutable_grad() = torch::Tensor();
+    scores.requires_grad_(trained);
+  }
+  store_state();
+}
+
+void LayerModule::store_state() {
+  const torch::NoGradGuard no_grad;
+  const std::vector<StateArray> arrays = layer().save_state();
+  for (size_t i = 0; i < arrays.size(); ++i) buffers_[i].set_data(tensor_of(arrays[i]));
+}
+
+void LayerModule::restore_state() {
+  std::vector<StateArray> arrays;
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    arrays.push_back(array_of(buffers_[i], std::string(kStateNames[i]),
+                              fmt::format("the saved state of {}", layer().label())));
+  }
+  layer().load_state(arrays);
+  settle_state();
+}
+
+void LayerModule::state_changed() { restore_state(); }
+
+void LayerModule::save(torch::serialize::OutputArchive& archive) const {
+  // Passes are counted, and do not write to the buffers.
+  torch::Tensor(buffers_.back()).set_data(tensor_of(layer().save_counters()));
+  torch::nn::Module::save(archive);
+}
+
+void LayerModule::load(torch::serialize::InputArchive& archive) {
+  layer().forget_operands();  // whatever happens, they are of weights that are gone
+  torch::nn::Module::load(archive);
+  restore_state();
+}
+
+// torch casts every buffer; the state is integers on the CPU whatever the weights are.
+void LayerModule::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  torch::nn::Module::to(device, dtype, non_blocking);
+  store_state();
+  layer().forget_operands();
+}
+void LayerModule::to(torch::Dtype dtype, bool non_blocking) {
+  torch::nn::Module::to(dtype, non_blocking);
+  store_state();
+  layer().forget_operands();
+}
+void LayerModule::to(torch::Device device, bool non_blocking) {
+  torch::nn::Module::to(device, non_blocking);
+  store_state();
+  layer().forget_operands();
+}
+
+void LayerModule::give_row_order(std::vector<int64_t> order) {
+  layer().give_row_order(std::move(order));
+  store_state();
+}
+
+// ---- a step
+
+LayerWeights LayerModule::HostWeights::view() const {
+  LayerWeights view{values.data_ptr<float>()};
+  if (scores.defined()) {
+    view.scores = {scores.data_ptr<float>(), static_cast<size_t>(scores.numel())};
+  }
+  return view;
+}
+
+LayerModule::HostWeights LayerModule::host_weights() const {
+  HostWeights host{on_host(weight, torch::kFloat), {}};
+  if (scores.defined()) host.scores = on_host(scores, torch::kFloat);
+  return host;
+}
+
+void LayerModule::bring_up_to_date() {
+  const HostWeights host = host_weights();
+  layer().bring_up_to_date(host.view());
+  settle_state();
+}
+
+void LayerModule::weights_changed() {
+  const HostWeights host = host_weights();
+  layer().weights_changed(host.view());
+  settle_state();
+}
+
+void LayerModule::add_decay(double learning_rate) {
+  if (settings().recipe.decay->none() || !state().sparse() || !weight.grad().defined()) return;
+  const torch::NoGradGuard no_grad;
+  torch::Tensor gradient = weight.grad();
+  if (path() == LayerPath::kPacked && gradient.is_contiguous() && weight.is_contiguous() &&
+      gradient.scalar_type() == torch::kFloat) {
+    layer().add_decay(weight.data_ptr<float>(), gradient.data_ptr<float>(), learning_rate);
+    return;
+  }
+  const torch::Tensor w = on_host(weight, torch::kDouble).clone();
+  const torch::Tensor g = on_host(gradient, torch::kDouble).clone();
+  layer().add_decay(w.data_ptr<double>(), g.data_ptr<double>(), learning_rate);
+  weight.detach().copy_(w);
+  gradient.copy_(g);
+}
+
+bool LayerModule::prepared_for_weights() const {
+  return prepared_stamp_ == layer().stamp() && fingerprint_ == fingerprint_of(weight);
+}
+
+void LayerModule::require_same_weights() const {
+  WEFT_CHECK(fingerprint_ == fingerprint_of(weight),
+             "the weights of {} changed, and not through weft::step(): take optimiser steps with "
+             "it, and after loading or editing weights call weights_changed()",
+             layer().label());
+}
+
+void LayerModule::prepare(bool training) {
+  if (layer().is_due(training)) {
+    const HostWeights host = host_weights();
+    layer().begin_pass(host.view(), training);
+    settle_state();
+  } else {
+    layer().begin_pass({}, training);
+  }
+  if (prepared_stamp_ == layer().stamp()) return require_same_weights();
+  if (path() == LayerPath::kPlain) {
+    make_plain_operands();
+  } else {
+    WEFT_CHECK(weight.is_contiguous(), "the weight of {} is not contiguous", layer().label());
+  }
+  fingerprint_ = fingerprint_of(weight);
+  prepared_stamp_ = layer().stamp();
+}
+
+// ---- the plain path
+
+torch::Tensor LayerModule::plain_operand() const {
+  if (!state().sparse()) return weight.detach();
+  // In the arithmetic of the packed path, so that what is exported has the bits that were trained.
+  const bool wide = weight.scalar_type() == torch::kDouble;
+  const torch::Tensor host = on_host(weight, wide ? torch::kDouble : torch::kFloat);
+  torch::Tensor operand = torch::empty_like(host);
+  if (wide) {
+    layer().effective_values(host.data_ptr<double>(), operand.data_ptr<double>());
+  } else {
+    layer().effective_values(host.data_ptr<float>(), operand.data_ptr<float>());
+  }
+  return operand.to(weight.device(), weight.scalar_type());
+}
+
+void LayerModule::make_plain_operands() {
+  const torch::NoGradGuard no_grad;
+  plain_forward_ = plain_operand();
+  plain_backward_ = state().backward.rows() > 0
+                        ? plain_forward_ * mask_tensor(state().backward, weight)
+                        : plain_forward_;
+  if (settings().recipe.fp8) {
+    plain_forward_ = rounded_to_fp8(plain_forward_, Fp8::kE4m3);
+    plain_backward_ = rounded_to_fp8(plain_backward_, Fp8::kE5m2);
+  }
+  plain_forward_ = plain_forward_.to(product_type());
+  plain_backward_ = plain_backward_.to(product_type());
+}
+
+torch::Tensor LayerModule::effective_weight() {
+  const torch::NoGradGuard no_grad;
+  prepare(/*training=*/false);
+  return plain_operand().clone();
+}
+
+// ---- products
+
+torch::Tensor LayerModule::run(const torch::Tensor& input) {
+  const torch::Dtype type = input.scalar_type();
+  WEFT_CHECK(
+      input.device() == weight.device() && (type == weight.scalar_type() || type == product_type()),
+      "{}: an input of {} on {} for weights of {} on {}{}", layer().label(), c10::toString(type),
+      input.device().str(), c10::toString(weight.scalar_type()), weight.device().str(),
+      in_bf16() ? " in bf16" : "");
+  const torch::Tensor x = input.to(product_type());
+  prepare(/*training=*/torch::GradMode::is_enabled() && is_training());
+  if (input_watch != nullptr) input_watch->see_(*this, [&] { return rows_of(x); });
+  if (!torch::GradMode::is_enabled()) return forward_product(x.contiguous());
+  return apply_layer(x, *this);
+}
+
+torch::Tensor LayerModule::forward_product(const torch::Tensor& x) {
+  torch::Tensor y;
+  if (path() == LayerPath::kPacked) {
+    y = packed_forward(x);
+  } else {
+    const torch::Tensor input = settings().recipe.fp8 ? rounded_to_fp8(x, Fp8::kE4m3) : x;
+    y = plain_forward(for_arithmetic(input), for_arithmetic(plain_forward_)).to(x.scalar_type());
+  }
+  if (finite_watch != nullptr && finite_watch->first_.empty() &&
+      !torch::isfinite(y).all().item<bool>()) {
+    finite_watch->first_ = layer().label();
+  }
+  return y;
+}
+
+torch::Tensor LayerModule::backward_data_product(const torch::Tensor& g, const torch::Tensor& x) {
+  if (path() == LayerPath::kPacked) return packed_backward_data(g, x);
+  const torch::Tensor gradient = settings().recipe.fp8 ? rounded_to_fp8(g, Fp8::kE5m2) : g;
+  const auto product = [&](const torch::Tensor& w) {
+    return plain_backward_data(for_arithmetic(gradient), for_arithmetic(x), for_arithmetic(w));
+  };
+  const torch::Tensor dx = product(plain_backward_).to(g.scalar_type());
+  if (settings().telemetry && measure_cosine_ && state().backward.rows() > 0) {
+    plain_cosine_ = cosine_of(dx, product(plain_operand().to(product_type())));
+  }
+  return dx;
+}
+
+torch::Tensor LayerModule::backward_weight_product(const torch::Tensor& g, const torch::Tensor& x,
+                                                   const Pass& pass) {
+  if (path() == LayerPath::kPacked) return packed_backward_weight(g, x, pass);
+  const Recipe& recipe = settings().recipe;
+  const std::optional<Sampling> sample = layer().sampling(pass);
+  const torch::Tensor input = recipe.fp8 ? rounded_to_fp8(x, Fp8::kE5m2) : x;
+  torch::Tensor gradient = g;
+  if (sample) {  // rounded after it has been drawn
+    const torch::Tensor host = on_host(g, torch::kFloat);
+    const torch::Tensor wide = widened(g);
+    gradient = wide * sample_scales_of(host, sample->options).to(g.device(), wide.scalar_type());
+    if (sample->rounding) gradient = rounded_to_fp8(gradient, *sample->rounding);
+    gradient = gradient.to(g.scalar_type());
+  } else if (recipe.fp8) {
+    gradient = rounded_to_fp8(g, Fp8::kE5m2);
+  }
+  const torch::Tensor dw = plain_backward_weight(for_arithmetic(gradient), for_arithmetic(input))
+                               .to(weight.scalar_type());
+  const bool masked = recipe.gradient->masked && state().sparse();
+  return masked ? dw * mask_tensor(state().forward, dw) : dw;
+}
+
+torch::Tensor LayerModule::score_gradient(const torch::Tensor& dw) const {
+  const auto type = weight.scalar_type() == torch::kFloat ? torch::kFloat : torch::kDouble;
+  const torch::Tensor host_dw = on_host(dw, type), host_w = on_host(weight, type);
+  torch::Tensor ds = torch::empty(scores.sizes(), type);
+  if (type == torch::kFloat) {
+    layer().score_gradient(host_w.data_ptr<float>(), host_dw.data_ptr<float>(),
+                           ds.data_ptr<float>());
+  } else {
+    layer().score_gradient(host_w.data_ptr<double>(), host_dw.data_ptr<double>(),
+                           ds.data_ptr<double>());
+  }
+  return ds.to(scores.device(), scores.scalar_type());
+}
+
+LayerModule::FiniteWatch::FiniteWatch() { finite_watch = this; }
+LayerModule::FiniteWatch::~FiniteWatch() { finite_watch = nullptr; }
+LayerModule::InputWatch::InputWatch(See see) : see_(std::move(see)) { input_watch = this; }
+LayerModule::InputWatch::~InputWatch() { input_watch = nullptr; }
+
+// ---- what it did
+
+LayerTelemetry LayerModule::telemetry(bool costly) {
+  torch::Tensor host;
+  if (costly && state().sparse()) host = on_host(weight, torch::kFloat);
+  LayerTelemetry t = layer().telemetry(host.defined() ? host.data_ptr<float>() : nullptr);
+  if (plain_cosine_) t.cosine = plain_cosine_;
+  return t;
+}
+
+std::string LayerModule::plan_text() {
+  return path() == LayerPath::kPlain ? "plain" : layer().telemetry(nullptr).plan_text();
+}
+
+void LayerModule::clear_times() {
+  layer().clear_times();
+  plain_cosine_.reset();
+}
+
+void LayerModule::measure_cosine(bool measure) {
+  measure_cosine_ = measure;
+  layer().measure_cosine(measure);
+}
+
+std::optional<LayerPlan> LayerModule::sparse_plan() {
+  return path() == LayerPath::kPacked ? layer().sparse_plan() : std::nullopt;
+}
+
+std::vector<std::pair<std::string, std::shared_ptr<LayerModule>>> layers_of(
+    torch::nn::Module& module) {
+  std::vector<std::pair<std::string, std::shared_ptr<LayerModule>>> found;
+  std::set<const LayerModule*> seen;  // a layer that is registered twice is one layer
+  if (auto* layer = module.as<LayerModule>()) {
+    found.emplace_back("", std::static_pointer_cast<LayerModule>(layer->shared_from_this()));
+    seen.insert(layer);
+  }
+  for (const auto& child : module.named_modules("", /*include_self=*/false)) {
+    auto layer = std::dynamic_pointer_cast<LayerModule>(child.value());
+    if (!layer || !seen.insert(layer.get()).second) continue;
+    std::string name = child.key();
+    if (name.ends_with(".weft")) name.resize(name.size() - 5);  // attached to a torch layer
+    found.emplace_back(std::move(name), std::move(layer));
+  }
+  return found;
+}
+
+}  // namespace weft
