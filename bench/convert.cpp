@@ -44,15 +44,15 @@ void fill_sample(uint64_t seed, int64_t sample, int64_t ins, float* to) {
   }
 }
 
-Gram sampled_inputs(const ConvertPlan& plan, int64_t ins, double* seconds) {
+Gram sampled_inputs(const ConvertOptions& options, int64_t ins, double* seconds) {
   GramBuilder builder(ins);
   constexpr int64_t kAtOnce = 512;
   std::vector<float> samples(static_cast<size_t>(kAtOnce * ins));
   *seconds = 0;
-  for (int64_t first = 0; first < plan.samples; first += kAtOnce) {
-    const int64_t count = std::min(kAtOnce, plan.samples - first);
+  for (int64_t first = 0; first < options.samples; first += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, options.samples - first);
     parallel_for(count, [&](int64_t i) {
-      fill_sample(plan.seed, first + i, ins, samples.data() + i * ins);
+      fill_sample(options.seed, first + i, ins, samples.data() + i * ins);
     });
     *seconds +=
         seconds_of([&] { builder.add(MatrixView<const float>(samples.data(), count, ins)); });
@@ -83,24 +83,24 @@ ConvertRecord measure(const LayerProblem& problem, const LayerSize& layer) {
 
 }  // namespace
 
-std::vector<ConvertRecord> bench_convert(const ConvertPlan& plan,
+std::vector<ConvertRecord> bench_convert(const ConvertOptions& options,
                                          const std::function<void(double fraction)>& progress) {
   std::vector<ConvertRecord> records;
-  const size_t all = plan.layers.size() * plan.methods.size() * plan.patterns.size();
-  for (size_t l = 0; l < plan.layers.size(); ++l) {
-    const LayerSize& layer = plan.layers[l];
+  const size_t all = options.layers.size() * options.methods.size() * options.patterns.size();
+  for (size_t l = 0; l < options.layers.size(); ++l) {
+    const LayerSize& layer = options.layers[l];
     std::vector<double> weights(static_cast<size_t>(layer.outs * layer.ins));
-    const Rng rng(plan.seed, l + (uint64_t{1} << 40));
+    const Rng rng(options.seed, l + (uint64_t{1} << 40));
     for (size_t i = 0; i < weights.size(); ++i) weights[i] = 0.02 * rng.normal(i);
     double gram_seconds = 0;
-    const Gram inputs = sampled_inputs(plan, layer.ins, &gram_seconds);
-    for (const Pattern& pattern : plan.patterns) {
-      for (const Method& method : plan.methods) {
+    const Gram inputs = sampled_inputs(options, layer.ins, &gram_seconds);
+    for (const Pattern& pattern : options.patterns) {
+      for (const Method& method : options.methods) {
         LayerProblem problem;
         problem.weights = weights.data();
         problem.shape = {layer.outs, layer.ins, 1};
         problem.pattern = pattern;
-        problem.transposable = plan.transposable;
+        problem.transposable = options.transposable;
         problem.method = method;
         problem.inputs = &inputs;
         problem.free_bias = method.recovery == Recovery::kLeastSquares;

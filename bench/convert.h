@@ -18,7 +18,7 @@ struct LayerSize {
   int64_t outs = 0, ins = 0;
 };
 
-struct ConvertPlan {
+struct ConvertOptions {
   std::vector<LayerSize> layers;
   std::vector<Method> methods;
   std::vector<Pattern> patterns;
@@ -37,7 +37,7 @@ struct ConvertRecord {
   int64_t steps = 0;  // of adaprune's slowest row
 };
 
-std::vector<ConvertRecord> bench_convert(const ConvertPlan& plan,
+std::vector<ConvertRecord> bench_convert(const ConvertOptions& options,
                                          const std::function<void(double fraction)>& progress);
 
 }  // namespace weft::bench

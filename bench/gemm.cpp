@@ -215,15 +215,15 @@ Arithmetic sparse_arithmetic(Precision precision, ProductKind kind, const Patter
 }
 
 // What runs against one dense product: every pattern, with few tokens in both value types.
-std::vector<Entry> entries(const GemmPlan& plan, ProductKind kind, const LayerShape& shape,
+std::vector<Entry> entries(const GemmOptions& options, ProductKind kind, const LayerShape& shape,
                            int threads) {
   std::vector<Entry> list;
-  const bool fp32 = plan.precision == Precision::kFp32;
+  const bool fp32 = options.precision == Precision::kFp32;
   const bool few = fp32 && shape.tokens <= kFewTokens && kind == ProductKind::kForward;
-  for (const Pattern& pattern : plan.patterns) {
+  for (const Pattern& pattern : options.patterns) {
     for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
       if (fp32 ? values == ValueType::kBf16 && !few : values == ValueType::kF32) continue;
-      Arithmetic arithmetic = sparse_arithmetic(plan.precision, kind, pattern);
+      Arithmetic arithmetic = sparse_arithmetic(options.precision, kind, pattern);
       arithmetic.stream = few;
       GemmRecord record{kind, pattern, shape, threads, values, arithmetic};
       list.push_back({std::make_unique<Contender>(kind, shape, pattern, values, arithmetic),
@@ -363,11 +363,11 @@ std::optional<double> bf16_ms(ProductKind kind, SyntheticProduct& product) {
 }
 
 // One kind of product on one shape.
-std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
+std::vector<GemmRecord> bench_product(const GemmOptions& options, ProductKind kind,
                                       const LayerShape& shape, int threads, Planner& planner) {
-  std::vector<Entry> list = entries(plan, kind, shape, threads);
+  std::vector<Entry> list = entries(options, kind, shape, threads);
   for (Entry& entry : list) entry.contender->check();
-  const bool fp32 = plan.precision == Precision::kFp32;
+  const bool fp32 = options.precision == Precision::kFp32;
   SyntheticProduct& any = list.front().contender->product();
   const bool cold = list.front().record.arithmetic.stream;
   const Dense dense = with_masking(
@@ -384,7 +384,7 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
   };
   const double fma_peak = fma_peak_gflops(threads);
   double peak = peak_gflops();
-  for (int round = 0; round < plan.rounds; ++round) {
+  for (int round = 0; round < options.rounds; ++round) {
     const bool forwards = round % 2 == 0;
     if (forwards) time_dense();
     for (size_t i = 0; i < list.size(); ++i) {
@@ -419,7 +419,7 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
     PlanRequest request{shape, record.pattern};
     request.transposable = kind != ProductKind::kBackwardDataRagged;
     request.masked_gradient = kind == ProductKind::kBackwardWeightMasked;
-    request.precision = plan.precision;
+    request.precision = options.precision;
     if (cold) request.products_per_pack = 0;  // weights that never change
     // Weights of bf16 for activations of fp32 are nothing that it would decide.
     if (!cold || record.values == ValueType::kF32) {
@@ -432,20 +432,20 @@ std::vector<GemmRecord> bench_product(const GemmPlan& plan, ProductKind kind,
 
 }  // namespace
 
-std::vector<GemmRecord> bench_gemm(const GemmPlan& plan,
+std::vector<GemmRecord> bench_gemm(const GemmOptions& options,
                                    const std::function<void(double)>& progress) {
   std::vector<GemmRecord> records;
   const double all =
-      static_cast<double>(plan.threads.size() * plan.shapes.size() * plan.kinds.size());
+      static_cast<double>(options.threads.size() * options.shapes.size() * options.kinds.size());
   double done = 0;
   const int before = weft::threads();
-  for (const int threads : plan.threads) {
+  for (const int threads : options.threads) {
     set_threads(threads);
     Planner planner;  // keeps to what it chose, whatever the threads
-    for (const LayerShape& shape : plan.shapes) {
-      for (const ProductKind kind : plan.kinds) {
+    for (const LayerShape& shape : options.shapes) {
+      for (const ProductKind kind : options.kinds) {
         progress(++done / all);
-        const auto found = bench_product(plan, kind, shape, threads, planner);
+        const auto found = bench_product(options, kind, shape, threads, planner);
         records.insert(records.end(), found.begin(), found.end());
       }
     }

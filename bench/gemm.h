@@ -8,7 +8,7 @@
 // product of the masked operand: a wrong result is an Error and no figure.
 //
 // In bf16 operands and results of either path are kept in bf16. The dense peers are weft's, in
-// every arithmetic that the CPU has (calibration.h), and oneDNN's where it has one, its operands
+// every arithmetic that the CPU has (timings.h), and oneDNN's where it has one, its operands
 // laid out beforehand. A gradient that is wanted masked is masked after the dense product, too; the
 // time of masking is in the dense one. The fastest fp32 product of the same shape stands beside. On
 // tiles the dense gradient of weights has its left operand turned over beforehand, as the sparse
@@ -30,7 +30,7 @@
 
 namespace weft::bench {
 
-struct GemmPlan {
+struct GemmOptions {
   std::vector<LayerShape> shapes;
   std::vector<Pattern> patterns;
   std::vector<ProductKind> kinds = {kProductKinds.begin(), kProductKinds.end()};
@@ -71,7 +71,7 @@ struct GemmRecord {
   }
 };
 
-std::vector<GemmRecord> bench_gemm(const GemmPlan& plan,
+std::vector<GemmRecord> bench_gemm(const GemmOptions& options,
                                    const std::function<void(double fraction)>& progress);
 
 }  // namespace weft::bench

@@ -99,12 +99,12 @@ double optimum_of_rows(bool transposable, const std::vector<float>& weights,
   return kept_in_rows(weights, find_mask(solver("flow"), weights.data(), rows, pattern), rows.outs);
 }
 
-void check_results(const SolvePlan& plan, const std::vector<float>& weights,
+void check_results(const SolveOptions& options, const std::vector<float>& weights,
                    const WeightShape& shape, const Pattern& pattern) {
   const int64_t checked_rows = std::min<int64_t>(shape.outs, 4 * pattern.block());
   const WeightShape checked{checked_rows, shape.ins, 1};
   std::array<std::optional<double>, 2> optima;  // along inputs, transposable
-  for (const Solver* solver : plan.solvers) {
+  for (const Solver* solver : options.solvers) {
     const Mask mask = find_mask(*solver, weights.data(), shape, pattern);
     int64_t violations = count_groups_in(mask, shape, pattern).violations;
     if (solver->transposable) violations += count_groups_out(mask, shape, pattern).violations;
@@ -122,50 +122,51 @@ void check_results(const SolvePlan& plan, const std::vector<float>& weights,
 
 }  // namespace
 
-std::vector<SolveRecord> bench_solve(const SolvePlan& plan,
+std::vector<SolveRecord> bench_solve(const SolveOptions& options,
                                      const std::function<void(double)>& progress) {
-  const WeightShape shape{plan.size, plan.size, 1};
-  const std::vector<float> weights = gaussian_matrix(plan.size, plan.seed);
-  const double megaweights = static_cast<double>(plan.size * plan.size) / 1e6;
-  const auto flow = std::find_if(plan.solvers.begin(), plan.solvers.end(),
+  const WeightShape shape{options.size, options.size, 1};
+  const std::vector<float> weights = gaussian_matrix(options.size, options.seed);
+  const double megaweights = static_cast<double>(options.size * options.size) / 1e6;
+  const auto flow = std::find_if(options.solvers.begin(), options.solvers.end(),
                                  [](const Solver* solver) { return solver->name == "flow"; });
   std::vector<SolveRecord> records;
 
-  for (size_t p = 0; p < plan.patterns.size(); ++p) {
-    const Pattern& pattern = plan.patterns[p];
-    const double budget = plan.seconds / static_cast<double>(plan.patterns.size());
+  for (size_t p = 0; p < options.patterns.size(); ++p) {
+    const Pattern& pattern = options.patterns[p];
+    const double budget = options.seconds / static_cast<double>(options.patterns.size());
     const Clock::time_point begun = Clock::now();
-    check_results(plan, weights, shape, pattern);
+    check_results(options, weights, shape, pattern);
 
     std::vector<double> read_seconds;
-    std::vector<std::vector<double>> seconds(plan.solvers.size());
+    std::vector<std::vector<double>> seconds(options.solvers.size());
     int rounds = 0;
     double round_seconds = seconds_since(begun);  // the check was a round without the clock
     do {
       const Clock::time_point round_begun = Clock::now();
-      for (size_t s = 0; s < plan.solvers.size(); ++s) {
+      for (size_t s = 0; s < options.solvers.size(); ++s) {
         seconds[s].push_back(
-            time_of([&] { find_mask(*plan.solvers[s], weights.data(), shape, pattern); }));
+            time_of([&] { find_mask(*options.solvers[s], weights.data(), shape, pattern); }));
       }
-      read_seconds.push_back(time_of([&] { read_plainly(weights, plan.size); }));
+      read_seconds.push_back(time_of([&] { read_plainly(weights, options.size); }));
       round_seconds = seconds_since(round_begun);
       ++rounds;
-      progress((static_cast<double>(p) + static_cast<double>(rounds) / plan.rounds) /
-               static_cast<double>(plan.patterns.size()));
-    } while (rounds < plan.rounds && seconds_since(begun) + round_seconds < budget);
+      progress((static_cast<double>(p) + static_cast<double>(rounds) / options.rounds) /
+               static_cast<double>(options.patterns.size()));
+    } while (rounds < options.rounds && seconds_since(begun) + round_seconds < budget);
 
-    for (size_t s = 0; s < plan.solvers.size(); ++s) {
+    for (size_t s = 0; s < options.solvers.size(); ++s) {
       std::vector<double> rates, parts, ratios;
       for (size_t i = 0; i < seconds[s].size(); ++i) {
         rates.push_back(megaweights / seconds[s][i]);
         parts.push_back(read_seconds[i] / seconds[s][i]);
-        if (flow != plan.solvers.end()) {
-          ratios.push_back(seconds[static_cast<size_t>(flow - plan.solvers.begin())][i] /
+        if (flow != options.solvers.end()) {
+          ratios.push_back(seconds[static_cast<size_t>(flow - options.solvers.begin())][i] /
                            seconds[s][i]);
         }
       }
-      records.push_back({std::string(plan.solvers[s]->name), pattern, plan.solvers[s]->transposable,
-                         rounds, spread_of(rates), spread_of(seconds[s]).median, spread_of(parts),
+      records.push_back({std::string(options.solvers[s]->name), pattern,
+                         options.solvers[s]->transposable, rounds, spread_of(rates),
+                         spread_of(seconds[s]).median, spread_of(parts),
                          ratios.empty() ? std::nullopt : std::optional(spread_of(ratios))});
     }
   }

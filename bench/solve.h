@@ -22,7 +22,7 @@
 
 namespace weft::bench {
 
-struct SolvePlan {
+struct SolveOptions {
   int64_t size = 1024;  // of the square matrix
   std::vector<Pattern> patterns;
   std::vector<const Solver*> solvers;
@@ -42,7 +42,7 @@ struct SolveRecord {
   std::optional<Spread> ratio_to_flow;  // if flow ran too
 };
 
-std::vector<SolveRecord> bench_solve(const SolvePlan& plan,
+std::vector<SolveRecord> bench_solve(const SolveOptions& options,
                                      const std::function<void(double fraction)>& progress);
 
 }  // namespace weft::bench

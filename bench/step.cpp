@@ -51,14 +51,14 @@ class BlockBench {
     torch::manual_seed(1);
     block_ = std::make_shared<TransformerBlock>(
         BlockOptions{shape.width, shape.hidden, shape.heads, /*causal=*/true});
-    TrainingPlan plan;
-    plan.recipe = sparse_phase(recipe);
-    plan.pattern = pattern;
-    plan.first_and_last_dense = false;
-    plan.total_steps = 1000;
-    plan.planner = std::move(planner);
-    plan.precision = precision;
-    sparsify(*block_, plan);
+    SparsifyConfig config;
+    config.recipe = sparse_phase(recipe);
+    config.pattern = pattern;
+    config.first_and_last_dense = false;
+    config.total_steps = 1000;
+    config.planner = std::move(planner);
+    config.precision = precision;
+    sparsify(*block_, config);
     optimizer_ = make_optimizer(*block_, adamw_options());
     layers_ = layers_of(*block_);
     step();  // allocates, plans, finds masks
@@ -211,34 +211,35 @@ class PlainBench {
 
 }  // namespace
 
-StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& progress) {
+StepRecords bench_step(const StepOptions& options, const std::function<void(double)>& progress) {
   at::set_num_threads(threads());
-  const Inputs inputs_fp32(plan.shape), inputs(plan.shape, plan.precision);
-  const auto planner = std::make_shared<Planner>(plan.mode);
-  PlainBench plain(plan.shape, inputs_fp32);
-  BlockBench dense(plan.shape, "dense", Pattern(2, 4), plan.precision, planner, inputs);
+  const Inputs inputs_fp32(options.shape), inputs(options.shape, options.precision);
+  const auto planner = std::make_shared<Planner>(options.mode);
+  PlainBench plain(options.shape, inputs_fp32);
+  BlockBench dense(options.shape, "dense", Pattern(2, 4), options.precision, planner, inputs);
   plain.require_equal(dense, "dense");
   std::optional<BlockBench> dense_fp32;
-  if (plan.precision == Precision::kBf16) {
-    dense_fp32.emplace(plan.shape, "dense", Pattern(2, 4), Precision::kFp32, planner, inputs_fp32);
+  if (options.precision == Precision::kBf16) {
+    dense_fp32.emplace(options.shape, "dense", Pattern(2, 4), Precision::kFp32, planner,
+                       inputs_fp32);
   }
   std::vector<std::pair<std::string, Pattern>> names;
   std::vector<std::unique_ptr<BlockBench>> benches;
-  for (const std::string& recipe : plan.recipes) {
-    for (const Pattern& pattern : plan.patterns) {
+  for (const std::string& recipe : options.recipes) {
+    for (const Pattern& pattern : options.patterns) {
       names.emplace_back(recipe, pattern);
-      benches.push_back(std::make_unique<BlockBench>(plan.shape, recipe, pattern, plan.precision,
-                                                     planner, inputs));
+      benches.push_back(std::make_unique<BlockBench>(options.shape, recipe, pattern,
+                                                     options.precision, planner, inputs));
       if (!Recipe::parse(recipe).fp8) plain.require_equal(*benches.back(), recipe);
       progress(0.4 * static_cast<double>(benches.size()) /
-               static_cast<double>(plan.recipes.size() * plan.patterns.size()));
+               static_cast<double>(options.recipes.size() * options.patterns.size()));
     }
   }
   std::vector<double> dense_steps, fp32_steps, plain_steps, plain_ours;
   std::vector<StepSamples> samples;
   for (const auto& bench : benches) samples.emplace_back(bench->rare_ms());
-  if (plan.plain) plain.step(threads());  // allocates
-  for (int round = 0; round < plan.rounds; ++round) {
+  if (options.plain) plain.step(threads());  // allocates
+  for (int round = 0; round < options.rounds; ++round) {
     const double dense_ms = dense.step();
     dense_steps.push_back(dense_ms);
     if (dense_fp32) fp32_steps.push_back(dense_fp32->step());
@@ -248,16 +249,16 @@ StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& 
       samples[i].add(ms, dense_ms, benches[i]->times());
     }
     // It is slow, so each form has its turn in every other round.
-    if (plan.plain && round % 2 == 0) plain_steps.push_back(plain.step(plan.torch_threads));
-    if (plan.plain && (round % 2 == 1 || plan.rounds == 1)) {
+    if (options.plain && round % 2 == 0) plain_steps.push_back(plain.step(options.torch_threads));
+    if (options.plain && (round % 2 == 1 || options.rounds == 1)) {
       plain_ours.push_back(plain.step(threads()));
     }
-    progress(0.4 + 0.6 * (round + 1.0) / plan.rounds);
+    progress(0.4 + 0.6 * (round + 1.0) / options.rounds);
   }
   StepRecords found;
   found.dense_ms = median(dense_steps);
   if (dense_fp32) found.dense_fp32_ms = median(fp32_steps);
-  if (plan.plain) {
+  if (options.plain) {
     found.plain_ms = median(plain_steps);
     found.plain_all_threads_ms = median(plain_ours);
   }

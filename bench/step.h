@@ -25,7 +25,7 @@
 
 namespace weft::bench {
 
-struct StepPlan {
+struct StepOptions {
   BlockShape shape;
   std::vector<std::string> recipes;
   std::vector<Pattern> patterns;
@@ -53,7 +53,7 @@ struct StepRecords {
   std::optional<double> plain_all_threads_ms;  // with the threads that weft has
 };
 
-StepRecords bench_step(const StepPlan& plan, const std::function<void(double)>& progress);
+StepRecords bench_step(const StepOptions& options, const std::function<void(double)>& progress);
 
 // A few steps, for the memory that they take. An empty recipe is dense.
 void take_steps(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,

@@ -34,22 +34,23 @@ class BenchConvertCommand : public Command {
                 problem_in([](const std::string& text) { Pattern::parse(text); }));
     flags.texts("--method", "NAME", methods_, "Methods (default: all)",
                 problem_in([](const std::string& text) { method_of(text); }));
-    flags.flag("--transposable", plan_.transposable, "N:M along inputs and along outputs");
-    flags.integer("--samples", plan_.samples, 1, int64_t{1} << 32, "Samples of inputs");
+    flags.flag("--transposable", options_.transposable, "N:M along inputs and along outputs");
+    flags.integer("--samples", options_.samples, 1, int64_t{1} << 32, "Samples of inputs");
     flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of weights and inputs");
     common_.declare(flags);
   }
 
   int run() override {
     common_.apply();
-    plan_.seed = static_cast<uint64_t>(seed_);
-    for (const std::string& layer : layers_) plan_.layers.push_back(parse_layer(layer));
-    for (const std::string& pattern : patterns_) plan_.patterns.push_back(Pattern::parse(pattern));
-    for (const std::string& name : methods_) plan_.methods.push_back(method_of(name));
-    if (methods_.empty()) plan_.methods.assign(methods().begin(), methods().end());
+    options_.seed = static_cast<uint64_t>(seed_);
+    for (const std::string& layer : layers_) options_.layers.push_back(parse_layer(layer));
+    for (const std::string& pattern : patterns_)
+      options_.patterns.push_back(Pattern::parse(pattern));
+    for (const std::string& name : methods_) options_.methods.push_back(method_of(name));
+    if (methods_.empty()) options_.methods.assign(methods().begin(), methods().end());
     Progress progress("converting", 1000);
     const auto records =
-        bench::bench_convert(plan_, [&](double fraction) { progress.reach(fraction); });
+        bench::bench_convert(options_, [&](double fraction) { progress.reach(fraction); });
     progress.finish();
     common_.json ? report_json(records) : report(records);
     return 0;
@@ -67,7 +68,7 @@ class BenchConvertCommand : public Command {
     }
     const bench::Environment on = bench::environment();
     print(table.str());
-    print(fmt::format("\n{} samples; peak memory {}; {}, {}, {}; {}; commit {}\n", plan_.samples,
+    print(fmt::format("\n{} samples; peak memory {}; {}, {}, {}; {}; commit {}\n", options_.samples,
                       bytes_text(peak_resident_bytes()), on.cpu, on.isa, threads_text(on.threads),
                       on.compiler, on.commit));
   }
@@ -78,10 +79,10 @@ class BenchConvertCommand : public Command {
     for (const bench::ConvertRecord& r : records) {
       list.push_back({{"method", r.method},
                       {"pattern", r.pattern.str()},
-                      {"transposable", plan_.transposable},
+                      {"transposable", options_.transposable},
                       {"outs", r.layer.outs},
                       {"ins", r.layer.ins},
-                      {"samples", plan_.samples},
+                      {"samples", options_.samples},
                       {"gram_seconds", r.gram_seconds},
                       {"seconds", r.seconds},
                       {"error_before", r.error_before},
@@ -98,7 +99,7 @@ class BenchConvertCommand : public Command {
   }
 
   std::vector<std::string> layers_ = {"512x512", "1024x1024"}, patterns_ = {"2:4"}, methods_;
-  bench::ConvertPlan plan_;
+  bench::ConvertOptions options_;
   int64_t seed_ = 1;
   CommonFlags common_;
 };

@@ -37,19 +37,19 @@ class BenchGemmCommand : public Command {
   }
 
   int run() override {
-    bench::GemmPlan plan;
-    for (const std::string& text : shapes_) plan.shapes.push_back(LayerShape::parse(text));
-    for (const std::string& text : patterns_) plan.patterns.push_back(Pattern::parse(text));
-    plan.kinds.clear();
-    for (const std::string& text : ops_) plan.kinds.push_back(parse_kind(text));
-    plan.precision = parse_precision(precision_);
-    plan.rounds = static_cast<int>(rounds_);
-    plan.threads = {threads_ == 0 ? 1 : static_cast<int>(threads_)};
-    if (threads_ == 0 && weft::threads() > 1) plan.threads.push_back(weft::threads());
+    bench::GemmOptions options;
+    for (const std::string& text : shapes_) options.shapes.push_back(LayerShape::parse(text));
+    for (const std::string& text : patterns_) options.patterns.push_back(Pattern::parse(text));
+    options.kinds.clear();
+    for (const std::string& text : ops_) options.kinds.push_back(parse_kind(text));
+    options.precision = parse_precision(precision_);
+    options.rounds = static_cast<int>(rounds_);
+    options.threads = {threads_ == 0 ? 1 : static_cast<int>(threads_)};
+    if (threads_ == 0 && weft::threads() > 1) options.threads.push_back(weft::threads());
 
     Progress progress("measuring", 1000);
     const auto records =
-        bench::bench_gemm(plan, [&](double fraction) { progress.reach(fraction); });
+        bench::bench_gemm(options, [&](double fraction) { progress.reach(fraction); });
     progress.finish();
     json_ ? report_json(records) : brief_ ? report_briefly(records) : report(records);
     return 0;

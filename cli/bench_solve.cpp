@@ -18,9 +18,9 @@ class BenchSolveCommand : public Command {
                 problem_in([](const std::string& text) { Pattern::parse(text); }));
     flags.texts("--solver", "NAME", solvers_, "Solvers to run (default: all)",
                 problem_in([](const std::string& text) { weft::solver(text); }));
-    flags.integer("--size", plan_.size, 64, 32768, "Rows and columns of the matrix");
+    flags.integer("--size", options_.size, 64, 32768, "Rows and columns of the matrix");
     flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
-    flags.number("--seconds", plan_.seconds, 0, 1e9,
+    flags.number("--seconds", options_.seconds, 0, 1e9,
                  "Fewer rounds if they would take longer in all");
     flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of the weights");
     common_.threads = 1;
@@ -29,17 +29,18 @@ class BenchSolveCommand : public Command {
 
   int run() override {
     common_.apply();
-    plan_.rounds = static_cast<int>(rounds_);
-    plan_.seed = static_cast<uint64_t>(seed_);
-    for (const std::string& pattern : patterns_) plan_.patterns.push_back(Pattern::parse(pattern));
-    for (const std::string& name : solvers_) plan_.solvers.push_back(&weft::solver(name));
+    options_.rounds = static_cast<int>(rounds_);
+    options_.seed = static_cast<uint64_t>(seed_);
+    for (const std::string& pattern : patterns_)
+      options_.patterns.push_back(Pattern::parse(pattern));
+    for (const std::string& name : solvers_) options_.solvers.push_back(&weft::solver(name));
     if (solvers_.empty()) {
-      for (const Solver& solver : weft::solvers()) plan_.solvers.push_back(&solver);
+      for (const Solver& solver : weft::solvers()) options_.solvers.push_back(&solver);
     }
 
     Progress progress("measuring", 1000);
     const auto records =
-        bench::bench_solve(plan_, [&](double fraction) { progress.reach(fraction); });
+        bench::bench_solve(options_, [&](double fraction) { progress.reach(fraction); });
     progress.finish();
     common_.json ? report_json(records) : report(records);
     return 0;
@@ -66,7 +67,7 @@ class BenchSolveCommand : public Command {
     const bench::Environment on = bench::environment();
     print(table.str());
     print(fmt::format("\n{0} x {0} Gaussian fp32 weights; {1}, {2}, {3}; {4}; commit {5}\n",
-                      plan_.size, on.cpu, on.isa, threads_text(on.threads), on.compiler,
+                      options_.size, on.cpu, on.isa, threads_text(on.threads), on.compiler,
                       on.commit));
   }
 
@@ -86,7 +87,7 @@ class BenchSolveCommand : public Command {
                       {"ratio_to_flow", ratio ? Json(ratio->median) : Json(nullptr)},
                       {"ratio_to_flow_spread", ratio ? spread(*ratio) : Json(nullptr)},
                       {"seconds", record.seconds},
-                      {"size", plan_.size},
+                      {"size", options_.size},
                       {"rounds", record.rounds},
                       {"threads", on.threads},
                       {"isa", on.isa},
@@ -99,7 +100,7 @@ class BenchSolveCommand : public Command {
 
   std::vector<std::string> patterns_ = {"2:4", "1:4", "4:8", "8:16", "16:32"};
   std::vector<std::string> solvers_;
-  bench::SolvePlan plan_;
+  bench::SolveOptions options_;
   int64_t rounds_ = 5, seed_ = 1;
   CommonFlags common_;
 };

@@ -145,23 +145,25 @@ int bench_step_work(const BenchStepArguments& arguments) {
   const int all = threads();
   const int torch_threads = at::get_num_threads();
   set_threads(arguments.threads > 0 ? static_cast<int>(arguments.threads) : all);
-  bench::StepPlan plan;
-  plan.shape = arguments.shape;
-  plan.recipes = arguments.recipes;
-  for (const std::string& text : arguments.patterns) plan.patterns.push_back(Pattern::parse(text));
-  plan.mode = parse_plan_mode(arguments.plan);
-  plan.precision = parse_precision(arguments.precision);
-  plan.rounds = static_cast<int>(arguments.rounds);
-  plan.torch_threads = torch_threads;
-  plan.plain = !arguments.no_plain;
+  bench::StepOptions options;
+  options.shape = arguments.shape;
+  options.recipes = arguments.recipes;
+  for (const std::string& text : arguments.patterns)
+    options.patterns.push_back(Pattern::parse(text));
+  options.mode = parse_plan_mode(arguments.plan);
+  options.precision = parse_precision(arguments.precision);
+  options.rounds = static_cast<int>(arguments.rounds);
+  options.torch_threads = torch_threads;
+  options.plain = !arguments.no_plain;
   if (arguments.only_memory) {
-    bench::take_steps(plan.shape, plan.recipes[0], plan.patterns[0], plan.mode, plan.precision, 2);
+    bench::take_steps(options.shape, options.recipes[0], options.patterns[0], options.mode,
+                      options.precision, 2);
     print(fmt::format("{}\n", peak_resident_bytes()));
     return 0;
   }
   Progress progress("measuring", 1000);
   const bench::StepRecords found =
-      bench::bench_step(plan, [&](double fraction) { progress.reach(0.7 * fraction); });
+      bench::bench_step(options, [&](double fraction) { progress.reach(0.7 * fraction); });
   std::vector<double> memory;
   if (!arguments.no_memory) {
     const StopSignal stop;  // a process of ours must not be left behind

@@ -66,10 +66,10 @@ class CheckCommand : public Command {
     common_.apply();
     const Checkpoint files = Checkpoint::open(file_);
     const PackedCheckpoint checkpoint(files);
-    plan_ = files.plan();
+    sparsity_ = files.sparsity();
     promise_packed(checkpoint);
-    if (pattern_.empty() && plan_.tensors.empty()) {
-      throw UsageError(fmt::format("--pattern is needed: {} carries no weft.plan", file_));
+    if (pattern_.empty() && sparsity_.tensors.empty()) {
+      throw UsageError(fmt::format("--pattern is needed: {} carries no weft.sparsity", file_));
     }
     refuse_missing_tensors(checkpoint);
     std::vector<TensorInfo> tensors;
@@ -95,34 +95,35 @@ class CheckCommand : public Command {
   void promise_packed(const PackedCheckpoint& checkpoint) {
     for (const LogicalTensor& tensor : checkpoint.tensors()) {
       if (!tensor.packed()) continue;
-      plan_.tensors.emplace(tensor.info.name,
-                            Promise{*tensor.pattern(), Axis::kIn, "", tensor.transposed()});
+      sparsity_.tensors.emplace(tensor.info.name,
+                                Promise{*tensor.pattern(), Axis::kIn, "", tensor.transposed()});
     }
   }
 
   void refuse_missing_tensors(const PackedCheckpoint& checkpoint) const {
     std::set<std::string_view> names;
     for (const LogicalTensor& tensor : checkpoint.tensors()) names.insert(tensor.info.name);
-    for (const auto& [name, promise] : plan_.tensors) {
-      WEFT_CHECK(names.contains(name), "{}: weft.plan names tensor '{}', which is not there", file_,
-                 printable(name));
+    for (const auto& [name, promise] : sparsity_.tensors) {
+      WEFT_CHECK(names.contains(name), "{}: weft.sparsity names tensor '{}', which is not there",
+                 file_, printable(name));
     }
   }
 
-  // A file with a plan is tested on what it promises; another one as `mask` would select.
+  // A file with weft.sparsity is tested on what it promises; another one as `mask` would select.
   std::optional<LeftAlone> left_alone(const Selection& selection, const TensorInfo& tensor) const {
-    if (plan_.tensors.empty()) return selection.left_alone(tensor);
-    if (!plan_.tensors.contains(tensor.name)) return LeftAlone::kNotPromised;
+    if (sparsity_.tensors.empty()) return selection.left_alone(tensor);
+    if (!sparsity_.tensors.contains(tensor.name)) return LeftAlone::kNotPromised;
     if (const auto reason = selection.left_alone_by_name(tensor.name)) return reason;
-    WEFT_CHECK(WeightShape::accepts(tensor.shape) && has_zero(tensor.dtype),
-               "{}: tensor '{}': weft.plan promises a pattern, which {} of shape {} cannot have",
-               file_, printable(tensor.name), dtype_name(tensor.dtype), shape_text(tensor.shape));
+    WEFT_CHECK(
+        WeightShape::accepts(tensor.shape) && has_zero(tensor.dtype),
+        "{}: tensor '{}': weft.sparsity promises a pattern, which {} of shape {} cannot have",
+        file_, printable(tensor.name), dtype_name(tensor.dtype), shape_text(tensor.shape));
     return std::nullopt;
   }
 
   Promise promise_for(const Selection& selection, const TensorInfo& tensor) const {
-    const auto planned = plan_.tensors.find(tensor.name);
-    const bool has_plan = planned != plan_.tensors.end();
+    const auto planned = sparsity_.tensors.find(tensor.name);
+    const bool has_plan = planned != sparsity_.tensors.end();
     return {pattern_.empty() ? planned->second.pattern : Pattern::parse(pattern_),
             !axis_.empty() ? parse_axis(axis_)
             : has_plan     ? planned->second.axis
@@ -246,7 +247,7 @@ class CheckCommand : public Command {
   std::string file_, pattern_, axis_;
   bool strict_ = false;
   CommonFlags common_;
-  SparsityPlan plan_;
+  Sparsity sparsity_;
   NameFilter names_;
   std::vector<CheckedTensor> checked_;
   std::vector<Skipped> skipped_;

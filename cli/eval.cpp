@@ -14,13 +14,13 @@ int eval_work(const EvalArguments& arguments) {
   set_threads(static_cast<int>(
       arguments.threads > 0 ? arguments.threads : std::max<int64_t>(1, parts.options.threads)));
   at::set_num_threads(threads());
-  EvalPlan plan{parts.options.batch / parts.options.accumulate,
-                arguments.samples < 0 ? parts.options.eval_samples : arguments.samples};
+  EvalOptions options{parts.options.batch / parts.options.accumulate,
+                      arguments.samples < 0 ? parts.options.eval_samples : arguments.samples};
   Progress progress("evaluating", 1000);
-  plan.progress = [&](int64_t done, int64_t all) {
+  options.progress = [&](int64_t done, int64_t all) {
     progress.reach(static_cast<double>(done) / static_cast<double>(all));
   };
-  const EvalReport r = *evaluate(*parts.model, *parts.source, plan);
+  const EvalReport r = *evaluate(*parts.model, *parts.source, options);
   progress.finish();
   if (arguments.json) {
     print_json({{"run", arguments.folder},

@@ -133,18 +133,18 @@ class MaskCommand : public Command {
   }
 
   // Tensors that are copied keep the promises they had.
-  SparsityPlan new_plan(const Checkpoint& checkpoint) const {
-    SparsityPlan plan = checkpoint.plan();
+  Sparsity new_plan(const Checkpoint& checkpoint) const {
+    Sparsity sparsity = checkpoint.sparsity();
     for (const auto& [name, promise] : plan_of_selected(checkpoint).tensors) {
-      plan.tensors.insert_or_assign(name, promise);
+      sparsity.tensors.insert_or_assign(name, promise);
     }
-    return plan;
+    return sparsity;
   }
 
   // With the row orders of masked tensors, and without those that they had before.
   CheckpointLayout new_layout(const Checkpoint& checkpoint) {
     CheckpointLayout layout = checkpoint.layout();
-    const SparsityPlan before = checkpoint.plan();
+    const Sparsity before = checkpoint.sparsity();
     for (size_t i = 0; i < selected_.size(); ++i) {
       if (!selected_[i]) continue;
       const ShardedTensor& tensor = checkpoint.tensors()[i];
@@ -163,11 +163,11 @@ class MaskCommand : public Command {
       auto& tensors = layout.shards[checkpoint.tensors()[i].shard].tensors;
       tensors.insert(tensors.begin(), order_info(weights_[i]));
     }
-    return with_plan(std::move(layout), new_plan(checkpoint));
+    return with_sparsity(std::move(layout), new_plan(checkpoint));
   }
 
   // Only integers go, and only those that no tensor which is copied still names.
-  void keep_what_is_no_order(const Checkpoint& checkpoint, const SparsityPlan& before) {
+  void keep_what_is_no_order(const Checkpoint& checkpoint, const Sparsity& before) {
     for (size_t i = 0; i < selected_.size(); ++i) {
       const TensorInfo& info = checkpoint.tensors()[i].info;
       if (selected_[i] || info.dtype != Dtype::kI64) stale_orders_.erase(info.name);
@@ -194,16 +194,16 @@ class MaskCommand : public Command {
     return info;
   }
 
-  SparsityPlan plan_of_selected(const Checkpoint& checkpoint) const {
-    SparsityPlan plan;
+  Sparsity plan_of_selected(const Checkpoint& checkpoint) const {
+    Sparsity sparsity;
     for (size_t i = 0; i < selected_.size(); ++i) {
       if (!selected_[i]) continue;
       const std::string& name = checkpoint.tensors()[i].info.name;
-      plan.tensors.emplace(name,
-                           Promise{pattern_, transposable_ ? Axis::kBoth : Axis::kIn,
-                                   reorder_ ? row_order_name(name) : "", weights_[i].transposed});
+      sparsity.tensors.emplace(
+          name, Promise{pattern_, transposable_ ? Axis::kBoth : Axis::kIn,
+                        reorder_ ? row_order_name(name) : "", weights_[i].transposed});
     }
-    return plan;
+    return sparsity;
   }
 
   std::unique_ptr<SafetensorsWriter> masks_writer(const Checkpoint& checkpoint) const {
@@ -382,7 +382,7 @@ CommandEntry mask_command() {
       "by their names and by a config.json beside IN. --include selects by name instead. Every\n"
       "tensor left alone is listed with the reason; with none to mask, nothing is written. Masked\n"
       "weights become zero, kept ones stay bit for bit. The output says in its metadata\n"
-      "(weft.plan) which tensors have which pattern, so that `weft check` needs no flags.\n"
+      "(weft.sparsity) which tensors have which pattern, so that `weft check` needs no flags.\n"
       "\n"
       "Groups run along inputs also where a weight is stored [ins, outs]: GPT-2's Conv1D layers\n"
       "are known, --transposed names others. The output remembers it.\n"

@@ -59,10 +59,10 @@ class MergeCommand : public Command {
     require_unpacked(deltas);
     const Selection selection = names_.selection(base);
     match(base, deltas, selection);
-    plan_ = base.plan();
+    sparsity_ = base.sparsity();
     choose(base, selection);
 
-    const CheckpointLayout layout = with_plan(base.layout(), plan_);
+    const CheckpointLayout layout = with_sparsity(base.layout(), sparsity_);
     std::vector<KeptFiles> kept = in_place_.kept(base, out_, layout);
     kept.push_back({"DELTA", deltas.paths(), ""});
     output_files(out_, layout, kept);
@@ -110,7 +110,7 @@ class MergeCommand : public Command {
         delta_path_));
   }
 
-  // What is to happen to every tensor; plan_ becomes that of OUT.
+  // What is to happen to every tensor; sparsity_ becomes that of OUT.
   void choose(const Checkpoint& base, const Selection& selection) {
     for (const ShardedTensor& tensor : base.tensors()) {
       const std::string& name = tensor.info.name;
@@ -118,10 +118,10 @@ class MergeCommand : public Command {
         skipped_.push_back({name, reason_unchanged(selection, tensor.info)});
       } else if (const auto promise = promise_for(base, selection, tensor)) {
         chosen_.emplace(name, *promise);
-        plan_.tensors.insert_or_assign(name, *promise);
+        sparsity_.tensors.insert_or_assign(name, *promise);
       } else {
         added_.push_back({name, reason_added(selection, tensor.info)});
-        plan_.tensors.erase(name);
+        sparsity_.tensors.erase(name);
       }
     }
   }
@@ -139,10 +139,10 @@ class MergeCommand : public Command {
       return Promise{Pattern::parse(pattern_text_), transposable_ ? Axis::kBoth : Axis::kIn, "",
                      transposed};
     }
-    const auto planned = plan_.tensors.find(info.name);
-    if (planned != plan_.tensors.end()) {
+    const auto planned = sparsity_.tensors.find(info.name);
+    if (planned != sparsity_.tensors.end()) {
       WEFT_CHECK(WeightShape::accepts(info.shape),
-                 "{}: tensor '{}': weft.plan promises a pattern, which shape {} cannot have",
+                 "{}: tensor '{}': weft.sparsity promises a pattern, which shape {} cannot have",
                  base.file_of(tensor), printable(info.name), shape_text(info.shape));
       WEFT_CHECK(planned->second.row_order.empty() || planned->second.pattern.share() == 1,
                  "{}: tensor '{}' is {} by a row order, which merge does not keep: give --pattern",
@@ -152,15 +152,15 @@ class MergeCommand : public Command {
       return promise;
     }
     if (!selected) return std::nullopt;
-    throw UsageError(
-        fmt::format("--pattern is needed: {} promises none for tensor '{}' (weft.plan), which {} "
-                    "changes",
-                    base.file_of(tensor), printable(info.name), delta_path_));
+    throw UsageError(fmt::format(
+        "--pattern is needed: {} promises none for tensor '{}' (weft.sparsity), which {} "
+        "changes",
+        base.file_of(tensor), printable(info.name), delta_path_));
   }
 
   std::string reason_unchanged(const Selection& selection, const TensorInfo& info) const {
-    const auto planned = plan_.tensors.find(info.name);
-    if (planned != plan_.tensors.end()) {
+    const auto planned = sparsity_.tensors.find(info.name);
+    if (planned != sparsity_.tensors.end()) {
       return fmt::format("no delta: keeps its {}", planned->second.pattern.str());
     }
     return selection.left_alone(info) ? "no delta" : "no delta: a weight left as it is";
@@ -169,8 +169,8 @@ class MergeCommand : public Command {
   std::string reason_added(const Selection& selection, const TensorInfo& info) const {
     const auto found = selection.left_alone(info);
     const std::string reason = found ? reason_text(*found, info) : "not selected";
-    const auto planned = plan_.tensors.find(info.name);
-    if (planned == plan_.tensors.end()) return reason;
+    const auto planned = sparsity_.tensors.find(info.name);
+    if (planned == sparsity_.tensors.end()) return reason;
     return fmt::format("{}: no longer promised to be {}", reason, planned->second.pattern.str());
   }
 
@@ -266,7 +266,7 @@ class MergeCommand : public Command {
   NameFilter names_;
   std::map<std::string, Delta> deltas_;    // by the tensor of BASE that they change
   std::map<std::string, Promise> chosen_;  // those of them that get a pattern
-  SparsityPlan plan_;
+  Sparsity sparsity_;
   std::vector<Skipped> skipped_, added_;
   std::vector<MergedTensor> merged_;
 };
@@ -286,7 +286,8 @@ CommandEntry merge_command() {
       "<layer>.lora_A.weight, <layer>.lora_B.weight: then scale * B A is added to <layer>.weight.\n"
       "PEFT's names are known, and adapter_config.json beside DELTA gives the scale of each layer\n"
       "(lora_alpha / r, use_rslora, rank_pattern, alpha_pattern). Without --pattern, every weight\n"
-      "keeps the one that BASE promises (weft.plan). Deltas of other tensors (biases, norms) are\n"
+      "keeps the one that BASE promises (weft.sparsity). Deltas of other tensors (biases, norms) "
+      "are\n"
       "added as they are. With --mask base, what the delta does where BASE is zero is lost; the\n"
       "table says how much of it.",
       std::make_unique<MergeCommand>()};

@@ -16,9 +16,9 @@ namespace weft::cli {
 Network::Network(const ModelFlags& flags) : sample_count_(flags.samples) {
   at::set_num_threads(threads());  // first: torch's first product would set them, to one, for all
   parts_ = load_network(flags.folder, flags.weights, flags.data, print_note);
-  TrainingPlan plan;
-  plan.recipe = "dense";
-  layers_ = sparsify(*parts_.model, plan);
+  SparsifyConfig config;
+  config.recipe = "dense";
+  layers_ = sparsify(*parts_.model, config);
 }
 
 std::map<std::string, std::string> Network::not_converted(bool ends) const {

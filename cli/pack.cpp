@@ -89,8 +89,8 @@ class PackCommand : public Command {
     refuse_wrong_flags();
     const Checkpoint checkpoint = Checkpoint::open(in_);
     require_unpacked(checkpoint);
-    const SparsityPlan plan = checkpoint.plan();
-    choose(checkpoint, plan);
+    const Sparsity sparsity = checkpoint.sparsity();
+    choose(checkpoint, sparsity);
 
     const CheckpointLayout layout = packed_layout(checkpoint, chosen_, format_, plan_of_pruned());
     CheckpointWriter writer(out_, layout, in_place_.kept(checkpoint, out_, layout));
@@ -131,18 +131,18 @@ class PackCommand : public Command {
     return pattern.keep() == 2 && pattern.group() == 4;
   }
 
-  void choose(const Checkpoint& checkpoint, const SparsityPlan& plan) {
-    if (pattern_text_.empty() && plan.tensors.empty()) {
-      throw UsageError(fmt::format("--pattern is needed: {} carries no weft.plan", in_));
+  void choose(const Checkpoint& checkpoint, const Sparsity& sparsity) {
+    if (pattern_text_.empty() && sparsity.tensors.empty()) {
+      throw UsageError(fmt::format("--pattern is needed: {} carries no weft.sparsity", in_));
     }
     const Selection selection = names_.selection(checkpoint);
     for (const ShardedTensor& tensor : checkpoint.tensors()) {
       const TensorInfo& info = tensor.info;
-      if (const auto reason = left_alone(selection, plan, info)) {
+      if (const auto reason = left_alone(selection, sparsity, info)) {
         skipped_.push_back(skipped(info, *reason));
         continue;
       }
-      const auto promised = plan.tensors.find(info.name);
+      const auto promised = sparsity.tensors.find(info.name);
       const bool as_promised = pattern_text_.empty();
       const StoredWeight weight{tensor, as_promised
                                             ? selection.is_transposed(info, promised->second)
@@ -160,10 +160,10 @@ class PackCommand : public Command {
     WEFT_CHECK(!chosen_.empty(), "{}: no tensor to pack: {}", in_, nothing_selected(skipped_));
   }
 
-  std::optional<LeftAlone> left_alone(const Selection& selection, const SparsityPlan& plan,
+  std::optional<LeftAlone> left_alone(const Selection& selection, const Sparsity& sparsity,
                                       const TensorInfo& info) const {
     if (!pattern_text_.empty()) return selection.left_alone(info);
-    if (!plan.tensors.contains(info.name)) return LeftAlone::kNotPromised;
+    if (!sparsity.tensors.contains(info.name)) return LeftAlone::kNotPromised;
     if (const auto reason = selection.left_alone_by_name(info.name)) return reason;
     if (!WeightShape::accepts(info.shape)) return LeftAlone::kDimensions;
     return std::nullopt;
@@ -186,13 +186,13 @@ class PackCommand : public Command {
   }
 
   // What is pruned here is promised, as `weft mask` would.
-  SparsityPlan plan_of_pruned() const {
-    SparsityPlan plan;
+  Sparsity plan_of_pruned() const {
+    Sparsity sparsity;
     for (const auto& [name, choice] : chosen_) {
       if (!by_magnitude_) continue;
-      plan.tensors.emplace(name, Promise{choice.pattern, Axis::kIn, "", choice.transposed});
+      sparsity.tensors.emplace(name, Promise{choice.pattern, Axis::kIn, "", choice.transposed});
     }
-    return plan;
+    return sparsity;
   }
 
   void pack(const Checkpoint& checkpoint, const ShardedTensor& tensor, CheckpointWriter& writer) {
@@ -349,7 +349,7 @@ class UnpackCommand : public Command {
 CommandEntry pack_command() {
   return {
       "pack", "Store N:M weights without their zeros",
-      "  weft pack sparse.safetensors packed.safetensors          by the file's weft.plan\n"
+      "  weft pack sparse.safetensors packed.safetensors          by the file's weft.sparsity\n"
       "  weft pack sparse.safetensors packed.safetensors --pattern 2:4 --values bf16\n"
       "  weft pack model.safetensors packed.safetensors --pattern 2:4 --by-magnitude\n"
       "  weft pack sparse/ packed/ --pattern 2:4 --format sparse-24-bitmask\n"

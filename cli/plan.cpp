@@ -39,16 +39,16 @@ class PlanCommand : public Command {
     flags.text("--save", "FILE", save_, "Write the choices, so that a run can be repeated");
     flags.text("--saved", "FILE", saved_, "Take the choices from such a file instead of deciding");
     flags.exclude("--saved", "--mode");
-    flags.flag("--recalibrate", recalibrate_, "Measure again what the cache holds");
+    flags.flag("--remeasure", remeasure_, "Measure again what the cache holds");
     common_.declare(flags);
   }
 
   int run() override {
     if (shapes_.empty() && convs_.empty()) throw UsageError("--shape or --conv is needed");
     common_.apply();
-    if (recalibrate_) std::filesystem::remove(default_calibration_path());
+    if (remeasure_) std::filesystem::remove(default_timings_path());
     Planner planner = saved_.empty() ? Planner(parse_plan_mode(mode_)) : saved_planner();
-    Calibration measured({});  // of this run: nothing from the cache
+    Timings measured({});  // of this run: nothing from the cache
     Table table({"shape", "product", ">predicted dense", ">sparse", ">pack", ">measured dense",
                  ">sparse", ">pack", "choice", "why"});
     Json list = Json::array();
@@ -76,9 +76,8 @@ class PlanCommand : public Command {
     } else {
       print(table.str());
       print(fmt::format(
-          "\n{}, {}, {}; calibration: {}\n", pattern_, threads_text(weft::threads()), current_isa(),
-          default_calibration_path().empty() ? "not kept"
-                                             : for_people(default_calibration_path())));
+          "\n{}, {}, {}; timings: {}\n", pattern_, threads_text(weft::threads()), current_isa(),
+          default_timings_path().empty() ? "not kept" : for_people(default_timings_path())));
     }
     return 0;
   }
@@ -92,7 +91,7 @@ class PlanCommand : public Command {
   }
 
   // Dense and sparse each in the arithmetic that is faster for it.
-  static ProductTimes fastest(Calibration& measured, ProductKind kind, const PlanRequest& request) {
+  static ProductTimes fastest(Timings& measured, ProductKind kind, const PlanRequest& request) {
     ProductTimes best;
     for (const Arithmetic& arithmetic : contestants(request, kind)) {
       const ProductTimes one = measured.measure(kind, request.shape, request.pattern, arithmetic);
@@ -153,7 +152,7 @@ class PlanCommand : public Command {
 
   std::vector<std::string> shapes_, convs_;
   std::string pattern_ = "2:4", mode_ = "auto", precision_ = "fp32", save_, saved_;
-  bool transposable_ = false, masked_gradient_ = false, recalibrate_ = false;
+  bool transposable_ = false, masked_gradient_ = false, remeasure_ = false;
   int64_t products_per_pack_ = 1;
   CommonFlags common_;
 };

@@ -14,7 +14,7 @@
 
 #include "tests/products.h"
 #include "weft/kernel/sparse.h"
-#include "weft/plan/calibration.h"
+#include "weft/plan/timings.h"
 
 namespace weft::test {
 

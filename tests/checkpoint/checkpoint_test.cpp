@@ -952,22 +952,22 @@ double seconds_for(int tensors) {
   const ScratchFolder folder;
   fs::create_directory(folder / "in");
   std::string json = "{", map;
-  SparsityPlan plan;
+  Sparsity sparsity;
   for (int i = 0; i < tensors; ++i) {
     const std::string name = fmt::format("model.layers.{}.experts.{}.weight", i / 256, i % 256);
     const char* comma = i == 0 ? "" : ",";
     json +=
         fmt::format(R"({}"{}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})", comma, name);
     map += fmt::format(R"({}"{}":"a.safetensors")", comma, name);
-    plan.tensors.emplace(name, Promise{Pattern(2, 4), Axis::kIn});
+    sparsity.tensors.emplace(name, Promise{Pattern(2, 4), Axis::kIn});
   }
   put(folder / "in/a.safetensors", safetensors(json + "}", ""));
   put(folder / "in/a.safetensors.index.json", "{\"weight_map\":{" + map + "}}");
 
   const std::clock_t start = std::clock();
   const Checkpoint from = Checkpoint::open(folder / "in");
-  CheckpointWriter(folder / "out", from, plan).commit();
-  EXPECT_EQ(Checkpoint::open(folder / "out").plan().tensors.size(), plan.tensors.size());
+  CheckpointWriter(folder / "out", from, sparsity).commit();
+  EXPECT_EQ(Checkpoint::open(folder / "out").sparsity().tensors.size(), sparsity.tensors.size());
   return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
 
@@ -979,94 +979,95 @@ TEST(CheckpointWriter, TimeGrowsWithTheNumberOfTensorsAndNotItsSquare) {
   EXPECT_LT(many, 20 * few) << "seconds: " << few << " for 5000 tensors, " << many << " for 40000";
 }
 
-// ---- SparsityPlan
+// ---- Sparsity
 
-std::map<std::string, std::string> described(const SparsityPlan& plan) {
+std::map<std::string, std::string> described(const Sparsity& sparsity) {
   std::map<std::string, std::string> promises;
-  for (const auto& [name, promise] : plan.tensors) {
+  for (const auto& [name, promise] : sparsity.tensors) {
     promises[name] = fmt::format("{} {}{}", promise.pattern.str(), axis_name(promise.axis),
                                  promise.transposed ? " transposed" : "");
   }
   return promises;
 }
 
-TEST(SparsityPlan, IsReadBackFromTheMetadata) {
-  SparsityPlan plan;
-  plan.tensors.emplace("in \"quoted\"", Promise{Pattern(2, 4), Axis::kIn});
-  plan.tensors.emplace("out\n", Promise{Pattern(1, 8, 4), Axis::kOut});
-  plan.tensors.emplace("größe", Promise{Pattern(64, 64, 32), Axis::kBoth});
-  plan.tensors.emplace("turned", Promise{Pattern(2, 4), Axis::kIn, "", true});
+TEST(Sparsity, IsReadBackFromTheMetadata) {
+  Sparsity sparsity;
+  sparsity.tensors.emplace("in \"quoted\"", Promise{Pattern(2, 4), Axis::kIn});
+  sparsity.tensors.emplace("out\n", Promise{Pattern(1, 8, 4), Axis::kOut});
+  sparsity.tensors.emplace("größe", Promise{Pattern(64, 64, 32), Axis::kBoth});
+  sparsity.tensors.emplace("turned", Promise{Pattern(2, 4), Axis::kIn, "", true});
   Metadata metadata = {{"format", "pt"}};
-  plan.store_in(metadata);
+  sparsity.store_in(metadata);
   EXPECT_EQ(metadata.size(), 2u);
   EXPECT_EQ(metadata.at("format"), "pt");
-  const SparsityPlan found = SparsityPlan::from_metadata(metadata, "file");
-  EXPECT_EQ(described(found), described(plan));
-  SparsityPlan().store_in(metadata);
+  const Sparsity found = Sparsity::from_metadata(metadata, "file");
+  EXPECT_EQ(described(found), described(sparsity));
+  Sparsity().store_in(metadata);
   EXPECT_EQ(metadata, (Metadata{{"format", "pt"}}));
-  EXPECT_TRUE(SparsityPlan::from_metadata(metadata, "file").tensors.empty());
+  EXPECT_TRUE(Sparsity::from_metadata(metadata, "file").tensors.empty());
 }
 
-TEST(SparsityPlan, IsWrittenAsDocumented) {
-  SparsityPlan plan;
-  plan.tensors.emplace("fc1.weight", Promise{Pattern(2, 4), Axis::kBoth});
+TEST(Sparsity, IsWrittenAsDocumented) {
+  Sparsity sparsity;
+  sparsity.tensors.emplace("fc1.weight", Promise{Pattern(2, 4), Axis::kBoth});
   Metadata metadata;
-  plan.store_in(metadata);
-  EXPECT_EQ(metadata.at("weft.plan"),
+  sparsity.store_in(metadata);
+  EXPECT_EQ(metadata.at("weft.sparsity"),
             R"({"tensors":{"fc1.weight":{"axis":"both","pattern":"2:4"}},"version":1})");
 }
 
-TEST(SparsityPlan, EveryShardCarriesTheTensorsItHas) {
+TEST(Sparsity, EveryShardCarriesTheTensorsItHas) {
   const ScratchFolder folder;
   write_sharded(folder / "in");
-  SparsityPlan plan;
-  plan.tensors.emplace("layers.0.0.weight", Promise{Pattern(2, 4), Axis::kIn});
-  plan.tensors.emplace("layers.0.2.weight", Promise{Pattern(1, 4), Axis::kBoth});
-  plan.tensors.emplace("layers.2.2.weight", Promise{Pattern(2, 4, 2), Axis::kOut});
+  Sparsity sparsity;
+  sparsity.tensors.emplace("layers.0.0.weight", Promise{Pattern(2, 4), Axis::kIn});
+  sparsity.tensors.emplace("layers.0.2.weight", Promise{Pattern(1, 4), Axis::kBoth});
+  sparsity.tensors.emplace("layers.2.2.weight", Promise{Pattern(2, 4, 2), Axis::kOut});
   {
     const Checkpoint from = Checkpoint::open(folder / "in");
-    CheckpointWriter writer(folder / "out", from, plan);
+    CheckpointWriter writer(folder / "out", from, sparsity);
     copy_all(writer, from);
     writer.commit();
   }
   const Checkpoint written = Checkpoint::open(folder / "out");
-  EXPECT_EQ(described(written.plan()), described(plan));
+  EXPECT_EQ(described(written.sparsity()), described(sparsity));
   const auto promised = [&](size_t shard) {
-    return SparsityPlan::from_metadata(written.shard(shard).header().metadata, "").tensors.size();
+    return Sparsity::from_metadata(written.shard(shard).header().metadata, "").tensors.size();
   };
   EXPECT_EQ(promised(0), 1u);
-  EXPECT_FALSE(written.shard(1).header().metadata.contains("weft.plan"));
+  EXPECT_FALSE(written.shard(1).header().metadata.contains("weft.sparsity"));
   EXPECT_EQ(promised(2), 2u);
 
-  // Written again without a plan, the file no longer promises anything.
+  // Written again without a sparsity, the file no longer promises anything.
   CheckpointWriter writer(folder / "dense", written, {});
   copy_all(writer, written);
   writer.commit();
-  EXPECT_TRUE(Checkpoint::open(folder / "dense").plan().tensors.empty());
+  EXPECT_TRUE(Checkpoint::open(folder / "dense").sparsity().tensors.empty());
 }
 
-TEST(SparsityPlan, MayNameTensorsThatAreNotThere) {
+TEST(Sparsity, MayNameTensorsThatAreNotThere) {
   const ScratchFolder folder;
-  SparsityPlan stale;
+  Sparsity stale;
   stale.tensors.emplace("gone", Promise{Pattern(2, 4), Axis::kIn});
   stale.tensors.emplace("w", Promise{Pattern(1, 4), Axis::kOut});
   Metadata metadata;
   stale.store_in(metadata);
   SafetensorsWriter(folder / "in.safetensors", {tensor("w", Dtype::kU8, {0})}, metadata).commit();
   const Checkpoint from = Checkpoint::open(folder / "in.safetensors");
-  EXPECT_EQ(described(from.plan()), described(stale));
-  CheckpointWriter(folder / "out.safetensors", from, from.plan()).commit();
-  EXPECT_EQ(described(Checkpoint::open(folder / "out.safetensors").plan()),
+  EXPECT_EQ(described(from.sparsity()), described(stale));
+  CheckpointWriter(folder / "out.safetensors", from, from.sparsity()).commit();
+  EXPECT_EQ(described(Checkpoint::open(folder / "out.safetensors").sparsity()),
             (std::map<std::string, std::string>{{"w", "1:4 out"}}));
 }
 
-TEST(SparsityPlan, OneThatCannotBeReadIsAnErrorOnlyWhereItIsAskedFor) {
+TEST(Sparsity, OneThatCannotBeReadIsAnErrorOnlyWhereItIsAskedFor) {
   const ScratchFolder folder;
-  const Metadata metadata = {{"weft.plan", R"({"version":2})"}, {"format", "pt"}};
+  const Metadata metadata = {{"weft.sparsity", R"({"version":2})"}, {"format", "pt"}};
   SafetensorsWriter(folder / "in.safetensors", {tensor("w", Dtype::kU8, {0})}, metadata).commit();
   const Checkpoint from = Checkpoint::open(folder / "in.safetensors");
-  const std::string message = message_of([&] { from.plan(); });
-  EXPECT_TRUE(message.starts_with((folder / "in.safetensors").string() + ": weft.plan")) << message;
+  const std::string message = message_of([&] { from.sparsity(); });
+  EXPECT_TRUE(message.starts_with((folder / "in.safetensors").string() + ": weft.sparsity"))
+      << message;
   EXPECT_TRUE(contains(message, "version 2 is not known")) << message;
   CheckpointWriter(folder / "out.safetensors", from, {}).commit();
   const Checkpoint written = Checkpoint::open(folder / "out.safetensors");

@@ -68,9 +68,9 @@ std::string with_metadata(const std::string& metadata) {
   return safetensors("{\"__metadata__\":" + metadata + "," + entry("w", 0, 4) + "}", 4);
 }
 
-// A file with the tensor 'w' and this text as its weft.plan.
-std::string with_plan(const std::string& plan) {
-  return with_metadata(Json{{"weft.plan", plan}}.dump());
+// A file with the tensor 'w' and this text as its weft.sparsity.
+std::string with_sparsity(const std::string& plan) {
+  return with_metadata(Json{{"weft.sparsity", plan}}.dump());
 }
 
 void read_tensors(const fs::path& path) {
@@ -83,7 +83,7 @@ void read_tensors(const fs::path& path) {
 
 void read_all(const fs::path& path) {
   read_tensors(path);
-  Checkpoint::open(path).plan();
+  Checkpoint::open(path).sparsity();
 }
 
 void expect_one_line(const std::string& message) {
@@ -137,7 +137,7 @@ TEST_P(MalformedPlan, IsRefusedOnlyWhereItIsAskedFor) {
   put(path, GetParam().bytes);
   EXPECT_NO_THROW(read_tensors(path));
   Strings words = GetParam().words;
-  words.push_back(path.string() + ": weft.plan");
+  words.push_back(path.string() + ": weft.sparsity");
   expect_refused(path, words);
 }
 
@@ -381,63 +381,63 @@ const std::vector<Malformed> kMetadata = {
 const std::string kPromise = R"({"pattern":"2:4","axis":"in"})";
 
 const std::vector<Malformed> kPlans = {
-    {"PlanIsNotJson", with_plan("2:4"), {"weft.plan", "not valid JSON"}},
-    {"PlanIsEmpty", with_plan(""), {"weft.plan", "not valid JSON"}},
-    {"PlanHasLinesAndColours", with_plan("{\n\x1b[31m"), {"weft.plan", "not valid JSON"}},
+    {"PlanIsNotJson", with_sparsity("2:4"), {"weft.sparsity", "not valid JSON"}},
+    {"PlanIsEmpty", with_sparsity(""), {"weft.sparsity", "not valid JSON"}},
+    {"PlanHasLinesAndColours", with_sparsity("{\n\x1b[31m"), {"weft.sparsity", "not valid JSON"}},
     {"PlanEndsInNul",
-     with_plan(std::string("{\"version\":1,\"tensors\":{}}\0!", 28)),
-     {"weft.plan", "not valid JSON"}},
-    {"PlanIsAList", with_plan("[]"), {"weft.plan", "no 'version'"}},
-    {"PlanIsNull", with_plan("null"), {"weft.plan", "no 'version'"}},
-    {"PlanHasNoVersion", with_plan(R"({"tensors":{}})"), {"weft.plan", "no 'version'"}},
+     with_sparsity(std::string("{\"version\":1,\"tensors\":{}}\0!", 28)),
+     {"weft.sparsity", "not valid JSON"}},
+    {"PlanIsAList", with_sparsity("[]"), {"weft.sparsity", "no 'version'"}},
+    {"PlanIsNull", with_sparsity("null"), {"weft.sparsity", "no 'version'"}},
+    {"PlanHasNoVersion", with_sparsity(R"({"tensors":{}})"), {"weft.sparsity", "no 'version'"}},
     {"PlanOfTheFuture",
-     with_plan(R"({"version":2,"tensors":{}})"),
-     {"weft.plan", "version 2 is not known"}},
+     with_sparsity(R"({"version":2,"tensors":{}})"),
+     {"weft.sparsity", "version 2 is not known"}},
     {"PlanVersionIsAText",
-     with_plan(R"({"version":"1","tensors":{}})"),
-     {"weft.plan", "version \"1\" is not known"}},
+     with_sparsity(R"({"version":"1","tensors":{}})"),
+     {"weft.sparsity", "version \"1\" is not known"}},
     {"PlanVersionIsTrue",
-     with_plan(R"({"version":true,"tensors":{}})"),
-     {"weft.plan", "version true is not known"}},
-    {"PlanHasNoTensors", with_plan(R"({"version":1})"), {"weft.plan", "no 'tensors'"}},
+     with_sparsity(R"({"version":true,"tensors":{}})"),
+     {"weft.sparsity", "version true is not known"}},
+    {"PlanHasNoTensors", with_sparsity(R"({"version":1})"), {"weft.sparsity", "no 'tensors'"}},
     {"PlanTensorsAreAList",
-     with_plan(R"({"version":1,"tensors":["w"]})"),
-     {"weft.plan", "'tensors' is not an object"}},
+     with_sparsity(R"({"version":1,"tensors":["w"]})"),
+     {"weft.sparsity", "'tensors' is not an object"}},
     {"PlanNamesATensorTwice",
-     with_plan(R"({"version":1,"tensors":{"w":)" + kPromise + R"(,"w":)" + kPromise + "}}"),
-     {"weft.plan", "'w' appears twice"}},
+     with_sparsity(R"({"version":1,"tensors":{"w":)" + kPromise + R"(,"w":)" + kPromise + "}}"),
+     {"weft.sparsity", "'w' appears twice"}},
     {"PlanPromiseIsAText",
-     with_plan(R"({"version":1,"tensors":{"w":"2:4"}})"),
-     {"weft.plan", "'w'", "no 'pattern'"}},
+     with_sparsity(R"({"version":1,"tensors":{"w":"2:4"}})"),
+     {"weft.sparsity", "'w'", "no 'pattern'"}},
     {"PlanHasNoPattern",
-     with_plan(R"({"version":1,"tensors":{"w":{"axis":"in"}}})"),
-     {"weft.plan", "'w'", "no 'pattern'"}},
+     with_sparsity(R"({"version":1,"tensors":{"w":{"axis":"in"}}})"),
+     {"weft.sparsity", "'w'", "no 'pattern'"}},
     {"PlanHasNoAxis",
-     with_plan(R"({"version":1,"tensors":{"w":{"pattern":"2:4"}}})"),
-     {"weft.plan", "'w'", "no 'axis'"}},
+     with_sparsity(R"({"version":1,"tensors":{"w":{"pattern":"2:4"}}})"),
+     {"weft.sparsity", "'w'", "no 'axis'"}},
     {"PlanPatternIsANumber",
-     with_plan(R"({"version":1,"tensors":{"w":{"pattern":2,"axis":"in"}}})"),
-     {"weft.plan", "'w'", "'pattern' is not a text"}},
+     with_sparsity(R"({"version":1,"tensors":{"w":{"pattern":2,"axis":"in"}}})"),
+     {"weft.sparsity", "'w'", "'pattern' is not a text"}},
     {"PlanPatternIsWrong",
-     with_plan(R"({"version":1,"tensors":{"w":{"pattern":"4:2","axis":"in"}}})"),
-     {"weft.plan", "'w'", "pattern '4:2'", "accepted"}},
+     with_sparsity(R"({"version":1,"tensors":{"w":{"pattern":"4:2","axis":"in"}}})"),
+     {"weft.sparsity", "'w'", "pattern '4:2'", "accepted"}},
     {"PlanPatternPaintsTheTerminal",
-     with_plan(R"({"version":1,"tensors":{"w":{"pattern":"\u001b[31m\n","axis":"in"}}})"),
-     {"weft.plan", "'w'", "pattern '\\x1b[31m\\n'"}},
+     with_sparsity(R"({"version":1,"tensors":{"w":{"pattern":"\u001b[31m\n","axis":"in"}}})"),
+     {"weft.sparsity", "'w'", "pattern '\\x1b[31m\\n'"}},
     {"PlanPatternIsLong",
-     with_plan(R"({"version":1,"tensors":{"w":{"pattern":")" + std::string(10'000, '2') +
-               R"(","axis":"in"}}})"),
-     {"weft.plan", "'w'", "pattern '222"}},
+     with_sparsity(R"({"version":1,"tensors":{"w":{"pattern":")" + std::string(10'000, '2') +
+                   R"(","axis":"in"}}})"),
+     {"weft.sparsity", "'w'", "pattern '222"}},
     {"PlanAxisIsWrong",
-     with_plan(R"({"version":1,"tensors":{"w":{"pattern":"2:4","axis":"up\n"}}})"),
-     {"weft.plan", "'w'", "axis 'up\\n'", "accepted"}},
+     with_sparsity(R"({"version":1,"tensors":{"w":{"pattern":"2:4","axis":"up\n"}}})"),
+     {"weft.sparsity", "'w'", "axis 'up\\n'", "accepted"}},
     {"PlanAxisIsNull",
-     with_plan(R"({"version":1,"tensors":{"w":{"pattern":"2:4","axis":null}}})"),
-     {"weft.plan", "'w'", "'axis' is not a text"}},
-    {"PlanIsDeep", with_plan(std::string(100'000, '[')), {"weft.plan", "nested more than"}},
+     with_sparsity(R"({"version":1,"tensors":{"w":{"pattern":"2:4","axis":null}}})"),
+     {"weft.sparsity", "'w'", "'axis' is not a text"}},
+    {"PlanIsDeep", with_sparsity(std::string(100'000, '[')), {"weft.sparsity", "nested more than"}},
     {"PlanIsDeepInObjects",
-     with_plan(repeated("{\"a\":", 100'000)),
-     {"weft.plan", "nested more than"}},
+     with_sparsity(repeated("{\"a\":", 100'000)),
+     {"weft.sparsity", "nested more than"}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Lengths, MalformedFile, ::testing::ValuesIn(kLengths), name_of);
@@ -466,7 +466,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"EmptyMetadata", with_metadata("{}"), {}},
         {"NullMetadata", with_metadata("null"), {}},
         {"PlanOfAMissingTensor",
-         with_plan(R"({"version":1,"tensors":{"v\n":)" + kPromise + "}}"),
+         with_sparsity(R"({"version":1,"tensors":{"v\n":)" + kPromise + "}}"),
          {}},
         {"Scalar", with_fields(R"("dtype":"F64","shape":[],"data_offsets":[0,8])", 8), {}},
         {"EmptyTensor", with_fields(R"("dtype":"F32","shape":[0],"data_offsets":[0,0])", 0), {}},
@@ -500,8 +500,8 @@ INSTANTIATE_TEST_SUITE_P(
          safetensors("{" + entry("dtype", 0, 4) + "," + entry("shape", 4, 8) + "}", 8),
          {}},
         {"MetadataKeyLikeATensor", with_metadata(R"({"w":"text"})"), {}},
-        {"Plan", with_plan(R"({"version":1,"tensors":{"w":)" + kPromise + "}}"), {}},
-        {"EmptyPlan", with_plan(R"({"version":1,"tensors":{}})"), {}},
+        {"Plan", with_sparsity(R"({"version":1,"tensors":{"w":)" + kPromise + "}}"), {}},
+        {"EmptyPlan", with_sparsity(R"({"version":1,"tensors":{}})"), {}},
     }),
     name_of);
 
@@ -557,7 +557,7 @@ TEST(NotAFile, WhatMayNotBeReadIsRefused) {
 
 // Two tensors, an empty one, metadata and a plan: every kind of thing a file can hold.
 std::string small_valid_file() {
-  return safetensors(R"({"__metadata__":{"weft.plan":"{\"version\":1,\"tensors\":{\"w\":)"
+  return safetensors(R"({"__metadata__":{"weft.sparsity":"{\"version\":1,\"tensors\":{\"w\":)"
                      R"({\"pattern\":\"2:4\",\"axis\":\"in\"}}}"},)" +
                          entry("w", 0, 6) + "," + entry("\\u00e9", 6, 6) + "," + entry("b", 6, 9) +
                          "}",

@@ -258,7 +258,7 @@ TEST(Mask, ReorderRetainsMoreAndWritesTheOrder) {
     for (const std::string& file : {out, masks}) {
       EXPECT_EQ(run({"check", file}).code, 0) << run({"check", file}).out;
       const Checkpoint checkpoint = Checkpoint::open(file);
-      for (const auto& [name, promise] : checkpoint.plan().tensors) {
+      for (const auto& [name, promise] : checkpoint.sparsity().tensors) {
         EXPECT_TRUE(promise.row_order.ends_with("row_order")) << name;
       }
     }
@@ -278,10 +278,10 @@ TEST(Mask, ReorderRetainsMoreAndWritesTheOrder) {
 TEST(Check, AMalformedRowOrderIsOneLineThatNamesIt) {
   const ScratchFolder folder;
   const std::string file = folder / "w.safetensors";
-  SparsityPlan plan;
-  plan.tensors.emplace("fc.weight", Promise{Pattern(2, 4, 2), Axis::kIn, "fc.row_order"});
+  Sparsity sparsity;
+  sparsity.tensors.emplace("fc.weight", Promise{Pattern(2, 4, 2), Axis::kIn, "fc.row_order"});
   Metadata metadata;
-  plan.store_in(metadata);
+  sparsity.store_in(metadata);
   const auto checked = [&](Dtype dtype, const std::vector<int64_t>& order, const char* name) {
     TensorInfo info{name, dtype, {static_cast<int64_t>(order.size())}};
     info.end = order.size() * sizeof(int64_t);
@@ -534,9 +534,9 @@ TEST(Check, SharedPatternsMustReallyBeShared) {
 TEST(Check, APlanForATensorThatIsGoneFailsTheCheckAndNothingElse) {
   const ScratchFolder folder;
   const std::string file = folder / "f.safetensors";
-  write_file(
-      file, {{"x.weight", Dtype::kF32, {4, 4}, std::vector<float>(16, 0.0F)}},
-      {{"weft.plan", R"({"version":1,"tensors":{"gone.weight":{"pattern":"2:4","axis":"in"}}})"}});
+  write_file(file, {{"x.weight", Dtype::kF32, {4, 4}, std::vector<float>(16, 0.0F)}},
+             {{"weft.sparsity",
+               R"({"version":1,"tensors":{"gone.weight":{"pattern":"2:4","axis":"in"}}})"}});
   expect_one_line(run({"check", file}), 1, {"gone.weight"});
   EXPECT_EQ(run({"info", file}).code, 0);
   EXPECT_EQ(run({"mask", file, file, "--pattern", "2:4", "--in-place"}).code, 0);
@@ -668,12 +668,12 @@ TEST_P(NotASmallFile, AsASavedPlanIsOneLine) {
 
 TEST_P(NotASmallFile, AsTheCacheOfTimesIsOneLine) {
   std::filesystem::create_directories(scratch_ / "weft");
-  make(scratch_ / "weft/calibration.json");
+  make(scratch_ / "weft/timings.json");
   const char* before = std::getenv("XDG_CACHE_HOME");
   const std::string restored = before ? before : "";
   ::setenv("XDG_CACHE_HOME", scratch_.path().c_str(), 1);
   expect_one_line(run_briefly({"plan", "--shape", "8x8x8"}), 1,
-                  {(scratch_ / "weft/calibration.json").string(), problem()});
+                  {(scratch_ / "weft/timings.json").string(), problem()});
   before ? ::setenv("XDG_CACHE_HOME", restored.c_str(), 1) : ::unsetenv("XDG_CACHE_HOME");
 }
 

@@ -539,7 +539,7 @@ TEST(Transposed, MasksAreThoseOfTheWeightStoredTheOtherWay) {
       EXPECT_EQ(checked["tensors"][i]["groups_in"], plain["tensors"][i]["groups_in"]);
       EXPECT_EQ(checked["tensors"][i]["short_groups_in"], plain["tensors"][i]["short_groups_in"]);
     }
-    const Promise promise = Checkpoint::open(stored).plan().tensors.at("fc.weight");
+    const Promise promise = Checkpoint::open(stored).sparsity().tensors.at("fc.weight");
     EXPECT_TRUE(promise.transposed);
   }
 }
@@ -705,15 +705,16 @@ TEST(Transposed, APlanOrAnEntryOfAnotherTypeIsRefused) {
   const ScratchFolder folder;
   const std::string file = folder / "m.safetensors";
   const auto write = [&](const std::string& value) {
-    write_file(file, {{"w", Dtype::kF32, {4, 4}, std::vector<float>(16)}},
-               {{"weft.plan", R"({"version": 1, "tensors": {"w": {"pattern": "2:4", "axis": "in",)"
-                              R"( "transposed": )" +
-                                  value + "}}}"}});
+    write_file(
+        file, {{"w", Dtype::kF32, {4, 4}, std::vector<float>(16)}},
+        {{"weft.sparsity", R"({"version": 1, "tensors": {"w": {"pattern": "2:4", "axis": "in",)"
+                           R"( "transposed": )" +
+                               value + "}}}"}});
     return run({"check", file});
   };
   EXPECT_EQ(write("true").code, 0);
   EXPECT_EQ(write("false").code, 0);
-  expect_one_line(write("1"), 1, {file, "weft.plan", "'w'", "'transposed' is 1"});
+  expect_one_line(write("1"), 1, {file, "weft.sparsity", "'w'", "'transposed' is 1"});
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ TEST_F(KernelCommands, PlanExplainsThreeProducts) {
     EXPECT_GT(row["measured_sparse_ms"].get<double>(), 0) << row;
     EXPECT_TRUE(row["choice"] == "dense" || row["choice"] == "sparse") << row;
   }
-  EXPECT_TRUE(std::filesystem::exists(cache_ / "weft/calibration.json"));
+  EXPECT_TRUE(std::filesystem::exists(cache_ / "weft/timings.json"));
 }
 
 TEST_F(KernelCommands, PlanTakesConvolutionsBesideLayers) {

@@ -272,7 +272,7 @@ TEST(Merge, ANewMaskKeepsTheLargestOfTheSums) {
 
 TEST(Merge, APatternAlongOutputsIsRestoredThere) {
   const ScratchFolder folder;
-  const Metadata plan = {{"weft.plan",
+  const Metadata plan = {{"weft.sparsity",
                           R"({"version":1,"tensors":{"fc.weight":{"pattern":"1:4","axis":"out"},)"
                           R"("conv.weight":{"pattern":"2:4x2","axis":"out"}}})"}};
   std::vector<float> one(64, 0.0F), larger(64, 0.0F);
@@ -559,9 +559,9 @@ TEST_F(Refusal, OfPackedFiles) {
 TEST_F(Refusal, OfPlansThatCannotBe) {
   write_file(
       base_, {{"x.weight", Dtype::kF32, {8}, gaussian(8)}},
-      {{"weft.plan", R"({"version":1,"tensors":{"x.weight":{"pattern":"2:4","axis":"in"}}})"}});
+      {{"weft.sparsity", R"({"version":1,"tensors":{"x.weight":{"pattern":"2:4","axis":"in"}}})"}});
   expect_refused({{"x.weight", Dtype::kF32, {8}, gaussian(8)}},
-                 {"model.safetensors", "x.weight", "weft.plan"});
+                 {"model.safetensors", "x.weight", "weft.sparsity"});
 }
 
 TEST_F(Refusal, OfWrongUsage) {

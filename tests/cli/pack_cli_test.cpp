@@ -197,18 +197,18 @@ TEST(Pack, WithoutAPatternThePlanSays) {
   expect_one_line(none, 1, {"no tensor to pack"});
 
   // A plan in other words, and for tensors that are gone, is nobody's to rewrite.
-  write_file(
-      folder / "f", {{"a.weight", Dtype::kF32, {1, 4}, {0, 1, 0, 0}}},
-      {{"weft.plan", R"({ "version": 1, "tensors": {"a.weight": {"axis": "in", "pattern": "1:4"},)"
-                     R"( "gone": {"axis": "in", "pattern": "1:4"}}})"}});
+  write_file(folder / "f", {{"a.weight", Dtype::kF32, {1, 4}, {0, 1, 0, 0}}},
+             {{"weft.sparsity",
+               R"({ "version": 1, "tensors": {"a.weight": {"axis": "in", "pattern": "1:4"},)"
+               R"( "gone": {"axis": "in", "pattern": "1:4"}}})"}});
   ASSERT_EQ(run({"pack", folder / "f", folder / "p"}).code, 0);
   ASSERT_EQ(run({"unpack", folder / "p", folder / "u"}).code, 0);
   EXPECT_TRUE(contents(folder / "u") == contents(folder / "f"));
 
-  write_file(
-      folder / "out",
-      {{"a.weight", Dtype::kF32, {4, 4}, {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}}},
-      {{"weft.plan", R"({"version":1,"tensors":{"a.weight":{"pattern":"1:4","axis":"out"}}})"}});
+  write_file(folder / "out",
+             {{"a.weight", Dtype::kF32, {4, 4}, {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}}},
+             {{"weft.sparsity",
+               R"({"version":1,"tensors":{"a.weight":{"pattern":"1:4","axis":"out"}}})"}});
   expect_one_line(run({"pack", folder / "out", folder / "q"}), 1, {"along outputs only"});
 }
 

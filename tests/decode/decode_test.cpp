@@ -430,13 +430,13 @@ TEST(Decode, PacksWhatThePlanPromises) {
   const Sizes sizes{24, 16, 2, 40, 4};
   Model model(sizes);
   model.make_sparse({2, 4});
-  SparsityPlan plan;
-  plan.tensors.emplace("blocks.0.fc1.weight", Promise{{2, 4}, Axis::kIn});
-  plan.tensors.emplace("blocks.1.fc2.weight", Promise{{2, 4}, Axis::kBoth});
-  plan.tensors.emplace("blocks.1.fc1.weight", Promise{{2, 4}, Axis::kOut});  // of no use here
-  plan.tensors.emplace("gone.weight", Promise{{2, 4}, Axis::kIn});
+  Sparsity sparsity;
+  sparsity.tensors.emplace("blocks.0.fc1.weight", Promise{{2, 4}, Axis::kIn});
+  sparsity.tensors.emplace("blocks.1.fc2.weight", Promise{{2, 4}, Axis::kBoth});
+  sparsity.tensors.emplace("blocks.1.fc1.weight", Promise{{2, 4}, Axis::kOut});  // of no use here
+  sparsity.tensors.emplace("gone.weight", Promise{{2, 4}, Axis::kIn});
   Metadata metadata;
-  plan.store_in(metadata);
+  sparsity.store_in(metadata);
   const std::string path = model.write(folder, "model.safetensors", metadata);
   const Checkpoint checkpoint = Checkpoint::open(path);
   GptDecoder decoder(checkpoint, 4), dense(checkpoint, 4, {.dense = true, .patterns = {}});
@@ -460,8 +460,8 @@ TEST(Decode, PacksWhatThePlanPromises) {
       path +
           ": tensor 'blocks.0.fc1.weight': it is to be packed as 1:4: weight [0, 1] is one more "
           "than 1:4 allows");
-  plan.tensors.at("blocks.0.fc1.weight").transposed = true;
-  plan.store_in(metadata);
+  sparsity.tensors.at("blocks.0.fc1.weight").transposed = true;
+  sparsity.store_in(metadata);
   const Checkpoint turned = Checkpoint::open(model.write(folder, "turned.safetensors", metadata));
   EXPECT_TRUE(contains(message_of([&] { GptDecoder(turned, 4); }),
                        "'blocks.0.fc1.weight' is stored [ins, outs]"));

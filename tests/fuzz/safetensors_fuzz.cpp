@@ -40,12 +40,12 @@ void write_and_read_again(const Header& header) {
           "the tensors changed");
 }
 
-void store_and_read_again(const SparsityPlan& plan) {
+void store_and_read_again(const Sparsity& sparsity) {
   Metadata metadata;
-  plan.store_in(metadata);
-  const SparsityPlan again = SparsityPlan::from_metadata(metadata, "again");
-  require(std::equal(again.tensors.begin(), again.tensors.end(), plan.tensors.begin(),
-                     plan.tensors.end(),
+  sparsity.store_in(metadata);
+  const Sparsity again = Sparsity::from_metadata(metadata, "again");
+  require(std::equal(again.tensors.begin(), again.tensors.end(), sparsity.tensors.begin(),
+                     sparsity.tensors.end(),
                      [](const auto& a, const auto& b) {
                        return a.first == b.first && a.second.pattern == b.second.pattern &&
                               a.second.axis == b.second.axis;
@@ -70,12 +70,12 @@ void safetensors(Input input) {
     const SafetensorsReader reader(file.path());
     read_every_tensor(reader);
     write_and_read_again(reader.header());
-    store_and_read_again(open_readable(file.path()).plan());
+    store_and_read_again(open_readable(file.path()).sparsity());
   });
   // A plan is text within text, where a fuzzer that must also get the escapes right gets nowhere.
   error_or_success([&] {
-    const Metadata metadata = {{"weft.plan", text_of(input)}};
-    store_and_read_again(SparsityPlan::from_metadata(metadata, "plan"));
+    const Metadata metadata = {{"weft.sparsity", text_of(input)}};
+    store_and_read_again(Sparsity::from_metadata(metadata, "plan"));
   });
 }
 

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "tests/support.h"
 #include "tests/model_files.h"
+#include "tests/support.h"
 #include "weft/core/error.h"
 #include "weft/layer/conv_layer.h"
 #include "weft/layer/linear_layer.h"

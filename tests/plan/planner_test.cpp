@@ -227,10 +227,10 @@ TEST(ConvShape, ParsesWhatItPrints) {
   }
 }
 
-TEST(Calibration, MeasuresOnceAndKeepsIt) {
+TEST(Timings, MeasuresOnceAndKeepsIt) {
   const ScratchFolder folder;
-  const fs::path path = (folder / "deeper") / "calibration.json";
-  Calibration first(path);
+  const fs::path path = (folder / "deeper") / "timings.json";
+  Timings first(path);
   const ProductTimes times = first.measure(ProductKind::kForward, kShape, Pattern(2, 4));
   EXPECT_GT(times.dense, 0);
   EXPECT_GT(times.sparse, 0);
@@ -238,21 +238,21 @@ TEST(Calibration, MeasuresOnceAndKeepsIt) {
   const std::string kept = read(path);
   EXPECT_TRUE(contains(kept, "fwd/2:4/40x24x36")) << kept;
 
-  Calibration second(path);
+  Timings second(path);
   const ProductTimes again = second.measure(ProductKind::kForward, kShape, Pattern(2, 4));
   EXPECT_EQ(times.dense, again.dense);  // not measured anew: it would differ in the last digits
   EXPECT_EQ(times.sparse, again.sparse);
   EXPECT_EQ(times.pack, again.pack);
 }
 
-TEST(Calibration, ForgetsOtherVersionsAndWhatIsBroken) {
+TEST(Timings, ForgetsOtherVersionsAndWhatIsBroken) {
   const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
-  Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  const fs::path path = folder / "timings.json";
+  Timings(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
   std::string good = read(path);  // with times that nobody would measure
   good = good.substr(0, good.find('[')) + "[1e9, 1e9, 1e9, 0]" + good.substr(good.find(']') + 1);
   write(path, good);
-  ASSERT_EQ(Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 1e9);
+  ASSERT_EQ(Timings(path).measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 1e9);
   const size_t version = good.find("\"weft\": \"") + 9;
   const size_t cpu = good.find("\"cpu\": \"") + 8;
   const size_t kernels = good.find("\"kernels\": ") + 11;
@@ -267,36 +267,34 @@ TEST(Calibration, ForgetsOtherVersionsAndWhatIsBroken) {
                                 good.substr(0, good.size() / 2)};
   for (const std::string& text : broken) {
     write(path, text);
-    const ProductTimes times =
-        Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+    const ProductTimes times = Timings(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
     EXPECT_LT(times.dense, 1e6);
     EXPECT_EQ(read(path).substr(0, 2), "{\n") << "the cache was not written again";
   }
 }
 
-TEST(Calibration, TakesOnlyTimesFromItsFile) {
+TEST(Timings, TakesOnlyTimesFromItsFile) {
   const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
-  Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  const fs::path path = folder / "timings.json";
+  Timings(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
   std::string text = read(path);
   const size_t open = text.find('[');
   const size_t close = text.find(']');
   for (const char* times : {"[1, 2, 3]", "[1, 2, -3, 0]", "[1, 2, \"x\", 0]", "[0, 2, 1, 0]",
                             "[1, 0, 2, 0]", "[1, 2, 3, 4, 5]", "7"}) {
     write(path, text.substr(0, open) + times + text.substr(close + 1));
-    const ProductTimes found =
-        Calibration(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+    const ProductTimes found = Timings(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
     EXPECT_NE(found.sparse, 2.0) << times;
     EXPECT_GT(found.pack, 0.0) << times;
   }
 }
 
-TEST(Calibration, WorksWithoutAPlaceToKeepIt) {
-  Calibration nowhere{fs::path()};
+TEST(Timings, WorksWithoutAPlaceToKeepIt) {
+  Timings nowhere{fs::path()};
   EXPECT_GT(nowhere.measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 0);
   const ScratchFolder folder;
   write(folder / "file", "");
-  Calibration unwritable((folder / "file") / "calibration.json");
+  Timings unwritable((folder / "file") / "timings.json");
   EXPECT_GT(unwritable.measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 0);
 }
 
@@ -304,8 +302,8 @@ TEST(Calibration, WorksWithoutAPlaceToKeepIt) {
 // packing next to nothing.
 void write_model(const fs::path& path, double sparse_per_dense) {
   const ScratchFolder folder;
-  const fs::path real = folder / "calibration.json";
-  Calibration(real).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  const fs::path real = folder / "timings.json";
+  Timings(real).measure(ProductKind::kForward, kShape, Pattern(2, 4));
   const std::string text = read(real);  // its one entry shows what a key looks like
   const size_t key = text.find("/fwd/2:4/40x24x36");
   const size_t quote = text.rfind('"', key);
@@ -323,7 +321,7 @@ void write_model(const fs::path& path, double sparse_per_dense) {
 
 TEST(Planner, DecidesByTheModelWhereItIsClear) {
   const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
+  const fs::path path = folder / "timings.json";
   for (const auto& [sparse, choice] : {std::pair(0.5, Choice::kSparse), {2.0, Choice::kDense}}) {
     write_model(path, sparse);
     Planner planner(PlanMode::kAuto, path);
@@ -339,7 +337,7 @@ TEST(Planner, DecidesByTheModelWhereItIsClear) {
 
 TEST(Planner, MeasuresWhereTheModelIsNotSure) {
   const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
+  const fs::path path = folder / "timings.json";
   write_model(path, 1.0);
   Planner planner(PlanMode::kAuto, path);
   const LayerPlan plan = planner.plan({.shape = {140, 120, 100}, .pattern = Pattern(2, 4)});
@@ -355,7 +353,7 @@ TEST(Planner, MeasuresWhereTheModelIsNotSure) {
 
 TEST(Planner, MeasuresSmallProductsHoweverSureTheModelIs) {
   const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
+  const fs::path path = folder / "timings.json";
   write_model(path, 0.5);
   Planner planner(PlanMode::kAuto, path);
   const LayerPlan plan = planner.plan({.shape = {70, 60, 50}, .pattern = Pattern(2, 4)});
@@ -373,7 +371,7 @@ TEST(Planner, WantsSmallProductsToWinByMore) {
 
 TEST(Planner, CountsPackingAsOftenAsItHappens) {
   const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
+  const fs::path path = folder / "timings.json";
   write_model(path, 0.5);
   Planner planner(PlanMode::kAuto, path);
   PlanRequest request{.shape = {1024, 1024, 1024}, .pattern = Pattern(2, 4)};
@@ -386,7 +384,7 @@ TEST(Planner, CountsPackingAsOftenAsItHappens) {
 
 TEST(Planner, PlansAMaskedGradientForItself) {
   const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
+  const fs::path path = folder / "timings.json";
   Planner planner(PlanMode::kAuto, path);
   PlanRequest request{.shape = {8, 24, 36}, .pattern = Pattern(1, 4)};
   planner.plan(request);
@@ -461,7 +459,7 @@ TEST(Planner, SaysWhyBf16IsMultipliedInFp32) {
 TEST(Planner, MeasuresEveryArithmeticOfBf16) {
   const EmulatedTiles tiles;
   const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
+  const fs::path path = folder / "timings.json";
   Planner planner(PlanMode::kAuto, path);
   PlanRequest request{.shape = {64, 64, 64}, .pattern = Pattern(2, 4, 16), .transposable = true};
   request.precision = Precision::kBf16;
@@ -527,7 +525,7 @@ TEST(Planner, LetsStreamsCompeteForFewTokens) {
 
 TEST(Planner, TakesTheFasterOfDensePanelsAndStream) {
   const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
+  const fs::path path = folder / "timings.json";
   PlanRequest request{.shape = {1, 256, 512}, .pattern = Pattern(2, 4), .products_per_pack = 0};
   Planner(PlanMode::kAuto, path).plan(request);
   const std::string text = read(path);
@@ -592,7 +590,7 @@ TEST(Synthetic, ConvolutionsComputeTheSameOnBothPaths) {
 
 TEST(Planner, MeasuresConvolutionsAndKeepsTheTimes) {
   const ScratchFolder folder;
-  const fs::path path = folder / "calibration.json";
+  const fs::path path = folder / "timings.json";
   const ConvRequest request{.conv = kConv, .pattern = Pattern(2, 4)};
   const LayerPlan plan = Planner(PlanMode::kAuto, path).plan(request);
   for (const ProductPlan& one : plan.products) {

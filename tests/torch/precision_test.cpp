@@ -294,12 +294,12 @@ TEST(Precision, ATorchLayerComputesInBf16) {
   torch::nn::Sequential model(torch::nn::Conv2d(torch::nn::Conv2dOptions(8, 8, 3).padding(1)),
                               torch::nn::ReLU(), torch::nn::Flatten(),
                               torch::nn::Linear(8 * 4 * 4, 16), torch::nn::Linear(16, 4));
-  TrainingPlan plan;
-  plan.recipe = "sr-ste";
-  plan.precision = Precision::kBf16;
-  plan.first_and_last_dense = false;
-  plan.planner = std::make_shared<Planner>(PlanMode::kSparse, "");
-  sparsify(*model, plan);
+  SparsifyConfig config;
+  config.recipe = "sr-ste";
+  config.precision = Precision::kBf16;
+  config.first_and_last_dense = false;
+  config.planner = std::make_shared<Planner>(PlanMode::kSparse, "");
+  sparsify(*model, config);
   const torch::Tensor y = model->forward(torch::randn({5, 8, 4, 4}));
   EXPECT_EQ(y.scalar_type(), torch::kBFloat16);
   y.to(torch::kFloat).square().sum().backward();

@@ -371,9 +371,9 @@ TEST(Lbc, AnOptimizerMadeBeforeSparsifyIsRefused) {
                                  torch::nn::Linear(16, 16), torch::nn::ReLU(),
                                  torch::nn::Linear(16, 4));
   };
-  TrainingPlan plan;
-  plan.recipe = "lbc";
-  plan.total_steps = 6;
+  SparsifyConfig config;
+  config.recipe = "lbc";
+  config.total_steps = 6;
   const auto take_step = [](torch::nn::Sequential& model, torch::optim::Optimizer& optimizer) {
     optimizer.zero_grad();
     model->forward(torch::ones({2, 8})).pow(2).sum().backward();
@@ -381,7 +381,7 @@ TEST(Lbc, AnOptimizerMadeBeforeSparsifyIsRefused) {
   };
   torch::nn::Sequential model = make_model();
   torch::optim::SGD early(model->parameters(), torch::optim::SGDOptions(0.01));
-  sparsify(*model, plan);
+  sparsify(*model, config);
   const torch::Tensor before = model->parameters()[0].detach().clone();
   const std::string message = message_of([&] { take_step(model, early); });
   EXPECT_TRUE(contains(message,
@@ -405,12 +405,12 @@ TEST(Lbc, AnOptimizerMadeBeforeSparsifyIsRefused) {
 
   // A layer that an optimiser leaves alone on purpose.
   torch::nn::Sequential other = make_model();
-  sparsify(*other, plan);
+  sparsify(*other, config);
   torch::optim::SGD head({other->named_parameters()["4.weight"]}, torch::optim::SGDOptions(0.01));
   EXPECT_NO_THROW(take_step(other, head));
   // Learning the recipe again makes new scores.
   torch::optim::SGD of_first(other->parameters(), torch::optim::SGDOptions(0.01));
-  sparsify(*other, plan);
+  sparsify(*other, config);
   EXPECT_TRUE(contains(message_of([&] { take_step(other, of_first); }), "not the scores"));
 }
 

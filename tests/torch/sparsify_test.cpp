@@ -18,12 +18,12 @@ namespace {
 using test::contains;
 using test::message_of;
 
-TrainingPlan plan_of(const std::string& recipe) {
-  TrainingPlan plan;
-  plan.recipe = recipe;
-  plan.total_steps = 20;
-  plan.planner = std::make_shared<Planner>(PlanMode::kSparse, "");
-  return plan;
+SparsifyConfig config_of(const std::string& recipe) {
+  SparsifyConfig config;
+  config.recipe = recipe;
+  config.total_steps = 20;
+  config.planner = std::make_shared<Planner>(PlanMode::kSparse, "");
+  return config;
 }
 
 torch::nn::Sequential make_sequential() {
@@ -62,7 +62,7 @@ TORCH_MODULE(Net);
 
 TEST(Sparsify, SaysWhatHappenedToEveryLayerAndWhy) {
   torch::nn::Sequential model = make_sequential();
-  auto reports = by_name(sparsify(*model, plan_of("sr-ste")));
+  auto reports = by_name(sparsify(*model, config_of("sr-ste")));
   ASSERT_EQ(reports.size(), 5u);
   EXPECT_EQ(reports["0"].recipe, "dense");
   EXPECT_EQ(reports["0"].reason, "the first layer");
@@ -77,15 +77,15 @@ TEST(Sparsify, SaysWhatHappenedToEveryLayerAndWhy) {
 
 TEST(Sparsify, EveryLayerHasTheSettingsOfThePlan) {
   Net model;
-  TrainingPlan plan = plan_of("sr-ste");
-  plan.seed = 77;
-  plan.micro_batches = 3;
-  plan.replica = 1;
-  plan.replicas = 2;
-  plan.force_plain = true;
-  plan.telemetry = true;
-  plan.precision = Precision::kBf16;
-  const std::vector<LayerReport> reports = sparsify(*model, plan);
+  SparsifyConfig config = config_of("sr-ste");
+  config.seed = 77;
+  config.micro_batches = 3;
+  config.replica = 1;
+  config.replicas = 2;
+  config.force_plain = true;
+  config.telemetry = true;
+  config.precision = Precision::kBf16;
+  const std::vector<LayerReport> reports = sparsify(*model, config);
   for (const auto& [name, layer] : layers_of(*model)) {
     const LayerSettings& settings = layer->settings();
     EXPECT_EQ(settings.label, name);
@@ -94,21 +94,21 @@ TEST(Sparsify, EveryLayerHasTheSettingsOfThePlan) {
     EXPECT_EQ(settings.micro_batches, 3);
     EXPECT_EQ(settings.replica, 1);
     EXPECT_EQ(settings.replicas, 2);
-    EXPECT_EQ(settings.total_steps, plan.total_steps);
+    EXPECT_EQ(settings.total_steps, config.total_steps);
     EXPECT_TRUE(settings.force_plain);
     EXPECT_TRUE(settings.telemetry);
     EXPECT_EQ(settings.precision, Precision::kBf16);
-    EXPECT_EQ(settings.planner, plan.planner);
+    EXPECT_EQ(settings.planner, config.planner);
   }
 }
 
 TEST(Sparsify, RulesComeBeforeDefaults) {
-  TrainingPlan plan = plan_of("dense");
-  plan.rules = {{"0", "ste", Pattern(2, 4)},
-                {"[57]", "bi-mask", Pattern(1, 4)},
-                {".*", "static", Pattern(4, 8)}};
+  SparsifyConfig config = config_of("dense");
+  config.rules = {{"0", "ste", Pattern(2, 4)},
+                  {"[57]", "bi-mask", Pattern(1, 4)},
+                  {".*", "static", Pattern(4, 8)}};
   torch::nn::Sequential model = make_sequential();
-  auto reports = by_name(sparsify(*model, plan));
+  auto reports = by_name(sparsify(*model, config));
   EXPECT_EQ(reports["0"].recipe, "dense");
   EXPECT_EQ(reports["0"].reason, "too narrow: 3 inputs, and groups are of 4");
   EXPECT_EQ(reports["7"].recipe, "bi-mask");  // a rule, so no default for the last layer
@@ -120,10 +120,11 @@ TEST(Sparsify, RulesComeBeforeDefaults) {
 TEST(Sparsify, ReachesLayersWhereverTheyAreHeld) {
   Net model;
   const auto members = model->parameters();
-  auto reports = by_name(sparsify(*model, plan_of("sr-ste")));
+  auto reports = by_name(sparsify(*model, config_of("sr-ste")));
   EXPECT_EQ(reports["embedding"].reason, "an embedding: no product");
   EXPECT_EQ(reports["embedding"].path, "torch");
-  EXPECT_EQ(reports["first"].reason, "the recipe of the plan");  // the embedding is the first layer
+  EXPECT_EQ(reports["first"].reason,
+            "the recipe of the config");  // the embedding is the first layer
   EXPECT_EQ(reports["torchs"].recipe, "sr-ste");
   EXPECT_EQ(reports["torchs"].path, "packed");
   EXPECT_EQ(reports["middle"].recipe, "sr-ste");
@@ -135,7 +136,7 @@ TEST(Sparsify, ReachesLayersWhereverTheyAreHeld) {
 TEST(Sparsify, ATypedTorchLayerComputesByItsRecipe) {
   for (const std::vector<int64_t>& tokens : {std::vector<int64_t>{7}, {2, 7}}) {
     Net model;
-    sparsify(*model, plan_of("sr-ste"));
+    sparsify(*model, config_of("sr-ste"));
     torch::Tensor x =
         torch::randn({16}).expand({tokens[0], tokens.size() == 2 ? tokens[1] : 1, 16});
     x = torch::randn_like(tokens.size() == 1 ? x.squeeze(1) : x).requires_grad_(true);
@@ -160,9 +161,9 @@ TEST(Sparsify, ATypedTorchLayerComputesByItsRecipe) {
 
 TEST(Sparsify, ReachesIntoAttention) {
   torch::nn::MultiheadAttention attention(16, 2);
-  TrainingPlan plan = plan_of("ste");
-  plan.first_and_last_dense = false;
-  auto reports = by_name(sparsify(*attention, plan));
+  SparsifyConfig config = config_of("ste");
+  config.first_and_last_dense = false;
+  auto reports = by_name(sparsify(*attention, config));
   EXPECT_EQ(reports["out_proj"].recipe, "ste");
   EXPECT_TRUE(contains(reports[""].reason, "weft has no"));  // its other weights are its own
   const torch::Tensor x = torch::randn({5, 3, 16}).requires_grad_(true);
@@ -175,7 +176,7 @@ TEST(Sparsify, ReachesIntoAttention) {
 
 TEST(Sparsify, TheStandInIsForMultiplyingOnly) {
   Net model;
-  sparsify(*model, plan_of("sr-ste"));
+  sparsify(*model, config_of("sr-ste"));
   EXPECT_EQ(model->torchs->weight.sizes(), (std::vector<int64_t>{16, 16}));
   EXPECT_TRUE(contains(message_of([&] { model->torchs->weight.abs(); }), "only be multiplied"));
 }
@@ -183,38 +184,38 @@ TEST(Sparsify, TheStandInIsForMultiplyingOnly) {
 TEST(Sparsify, KeepsParametersAndTheirNames) {
   torch::nn::Sequential model = make_sequential();
   const auto before = model->named_parameters();
-  sparsify(*model, plan_of("sr-ste"));
+  sparsify(*model, config_of("sr-ste"));
   const auto after = model->named_parameters();
   ASSERT_EQ(before.size(), after.size());
   for (const auto& parameter : before) {
     ASSERT_TRUE(after.contains(parameter.key())) << parameter.key();
     EXPECT_TRUE(after[parameter.key()].is_same(parameter.value()));
   }
-  sparsify(*model, plan_of("lbc"));
+  sparsify(*model, config_of("lbc"));
   EXPECT_TRUE(model->named_parameters().contains("5.weft.scores"));
-  sparsify(*model, plan_of("ste"));
+  sparsify(*model, config_of("ste"));
   EXPECT_FALSE(model->named_parameters().contains("5.weft.scores"));
 }
 
-TEST(Sparsify, RefusesPlansThatMakeNoSenseAndChangesNothing) {
+TEST(Sparsify, RefusesConfigsThatMakeNoSenseAndChangesNothing) {
   torch::nn::Sequential model = make_sequential();
-  TrainingPlan plan = plan_of("sr-ste");
-  plan.rules = {{"(", "ste", Pattern(2, 4)}};
-  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "no regular expression"));
-  plan.rules = {{"5", "ste+gradient=masked", Pattern(2, 4)}};
-  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "makes no sense"));
-  plan = plan_of("lbc");
-  plan.total_steps = 0;
-  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "total_steps"));
-  plan = plan_of("ste");
-  plan.micro_batches = 0;
-  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, plan); }), "0 micro-batches"));
+  SparsifyConfig config = config_of("sr-ste");
+  config.rules = {{"(", "ste", Pattern(2, 4)}};
+  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, config); }), "no regular expression"));
+  config.rules = {{"5", "ste+gradient=masked", Pattern(2, 4)}};
+  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, config); }), "makes no sense"));
+  config = config_of("lbc");
+  config.total_steps = 0;
+  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, config); }), "total_steps"));
+  config = config_of("ste");
+  config.micro_batches = 0;
+  EXPECT_TRUE(contains(message_of([&] { sparsify(*model, config); }), "0 micro-batches"));
   EXPECT_EQ(model->ptr(5)->children().size(), 0u);
 }
 
 TEST(Sparsify, ASparseModelTrainsSavesAndLoads) {
   torch::nn::Sequential model = make_sequential();
-  sparsify(*model, plan_of("s-ste"));
+  sparsify(*model, config_of("s-ste"));
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
   const torch::Tensor x = torch::randn({4, 3, 8, 8}), target = torch::randn({4, 10});
   const auto train_step = [&] {
@@ -230,7 +231,7 @@ TEST(Sparsify, ASparseModelTrainsSavesAndLoads) {
   std::stringstream stream;
   torch::save(model, stream);
   torch::nn::Sequential other = make_sequential();
-  sparsify(*other, plan_of("s-ste"));
+  sparsify(*other, config_of("s-ste"));
   torch::load(other, stream);
   model->eval();
   other->eval();
@@ -286,8 +287,8 @@ TEST(Densify, OfTiedWeightsChangesNothing) {
     for (const char* recipe : {"s-ste", "sr-ste", "bi-mask"}) {
       SCOPED_TRACE(tie + " " + recipe);
       Tied model(tie);
-      sparsify(*model, plan_of(recipe));  // twice: attached layers are looked through
-      for (const auto& [name, report] : by_name(sparsify(*model, plan_of(recipe)))) {
+      sparsify(*model, config_of(recipe));  // twice: attached layers are looked through
+      for (const auto& [name, report] : by_name(sparsify(*model, config_of(recipe)))) {
         if (names.contains(name)) {
           EXPECT_EQ(report.recipe, "dense") << name;
           EXPECT_EQ(report.reason, "tied: shares its weight with " + names.at(name));
@@ -327,14 +328,14 @@ TEST(Sparsify, WeightsThatOnlyLieSideBySideAreNotTied) {
     model->ptr<torch::nn::LinearImpl>(static_cast<size_t>(i))
         ->weight.set_data(flat.narrow(0, 256 * (i - 1), 256).view({16, 16}));
   }
-  auto reports = by_name(sparsify(*model, plan_of("sr-ste")));
+  auto reports = by_name(sparsify(*model, config_of("sr-ste")));
   EXPECT_EQ(reports["1"].recipe, "sr-ste") << reports["1"].reason;
   EXPECT_EQ(reports["2"].recipe, "sr-ste") << reports["2"].reason;
 }
 
 TEST(Densify, LeavesPlainLayersWithSparseWeights) {
   torch::nn::Sequential model = make_sequential();
-  sparsify(*model, plan_of("transposable"));
+  sparsify(*model, config_of("transposable"));
   const torch::Tensor x = torch::randn({4, 3, 8, 8});
   const torch::Tensor before = model->forward(x).detach();
   densify(*model);
@@ -349,7 +350,7 @@ TEST(Densify, LeavesPlainLayersWithSparseWeights) {
 
 TEST(Densify, KeepsWeftLayersOfTypedModelsDense) {
   Net model;
-  sparsify(*model, plan_of("ste"));
+  sparsify(*model, config_of("ste"));
   const torch::Tensor tokens = torch::arange(8);
   const torch::Tensor before = model->forward(tokens).detach();
   densify(*model);

@@ -27,7 +27,7 @@ Drawn drawn_by(const std::string& recipe, int64_t seed) {
   torch::nn::Sequential model(Linear(32, 48), Linear(32, 48), Linear(32, 48), Linear(32, 48));
   const torch::Tensor weight = torch::randn({48, 32});
   for (const auto& [name, layer] : layers_of(*model)) layer->weight.set_data(weight.clone());
-  sparsify(*model, training_plan(options, std::nullopt, planner));
+  sparsify(*model, sparsify_config(options, std::nullopt, planner));
 
   const torch::Tensor x = torch::randn({64, 32}), g = torch::randn({64, 48});
   Drawn drawn;

@@ -160,7 +160,7 @@ TEST(Optimizer, DoesNotPullAtPositions) {
   const ScratchFolder scratch;
   for (const RunOptions& options : {text_run(scratch, "lbc"), small_run("vit", "lbc")}) {
     RunParts parts = make_parts(options);
-    sparsify(*parts.model, training_plan(parts.options, std::nullopt, nullptr));
+    sparsify(*parts.model, sparsify_config(parts.options, std::nullopt, nullptr));
     const auto optimizer = make_optimizer(*parts.model, parts.options);
     std::set<std::string> pulled;
     for (const auto& parameter : parts.model->named_parameters()) {
@@ -192,7 +192,7 @@ TEST(Trainer, AStepTakesTheClippedGradients) {
       options.learning_rate = 0.5;
       options.clip = clip;
       const RunParts second = make_parts(options);
-      sparsify(*second.model, training_plan(second.options, std::nullopt, nullptr));
+      sparsify(*second.model, sparsify_config(second.options, std::nullopt, nullptr));
       std::vector<int64_t> samples(static_cast<size_t>(options.batch));
       SampleOrder(static_cast<uint64_t>(options.seed), second.source->train_samples())
           .fill(0, samples);
@@ -368,18 +368,18 @@ TEST(Evaluate, SaysHowFarItIsAndStops) {
   RunParts parts = make_parts(small_run("mlp", "dense"));
   std::vector<int64_t> done;
   std::atomic<int> stop{0};
-  EvalPlan plan{6, 0, &stop, [&](int64_t now, int64_t all) {
-                  EXPECT_EQ(all, 20);
-                  done.push_back(now);
-                }};
-  EXPECT_TRUE(evaluate(*parts.model, *parts.source, plan));
+  EvalOptions options{6, 0, &stop, [&](int64_t now, int64_t all) {
+                        EXPECT_EQ(all, 20);
+                        done.push_back(now);
+                      }};
+  EXPECT_TRUE(evaluate(*parts.model, *parts.source, options));
   EXPECT_EQ(done, (std::vector<int64_t>{0, 6, 12, 18}));
   done.clear();
-  plan.progress = [&](int64_t now, int64_t) {
+  options.progress = [&](int64_t now, int64_t) {
     done.push_back(now);
     if (now == 6) stop = 1;
   };
-  EXPECT_FALSE(evaluate(*parts.model, *parts.source, plan));
+  EXPECT_FALSE(evaluate(*parts.model, *parts.source, options));
   EXPECT_EQ(done, (std::vector<int64_t>{0, 6}));
   EXPECT_TRUE(parts.model->is_training()) << "as it was";
 }
@@ -1049,7 +1049,7 @@ std::string write_init(const std::filesystem::path& path, NamedTensors tensors,
     if (promises.contains(name)) tensor = thinned(tensor, promises.at(name));
   }
   Metadata metadata;
-  SparsityPlan{promises}.store_in(metadata);
+  Sparsity{promises}.store_in(metadata);
   write_tensors(path, tensors, metadata);
   return path;
 }
@@ -1166,9 +1166,9 @@ void expect_zeros_kept(const std::string& model, const std::string& layer,
   const TensorFile before = read_tensors(file), after = read_tensors(exported);
   for (const auto& [name, promise] : promises) expect_tuned(before.at(name), after.at(name), name);
   EXPECT_EQ(broken_promise(exported), "");
-  const SparsityPlan plan = Checkpoint::open(exported).plan();
-  EXPECT_EQ(plan.tensors.size(), 2u);
-  EXPECT_EQ(plan.tensors.at(weight).pattern.str(), pattern);
+  const Sparsity sparsity = Checkpoint::open(exported).sparsity();
+  EXPECT_EQ(sparsity.tensors.size(), 2u);
+  EXPECT_EQ(sparsity.tensors.at(weight).pattern.str(), pattern);
   EXPECT_LT(result.density, 0.4);
   const RunParts parts = load_model(scratch / "run");
   EXPECT_EQ(evaluate(*parts.model, *parts.source, options.batch, 0).loss, result.eval.loss);
@@ -1196,7 +1196,7 @@ TEST(Init, AMaskAlongBothAxesStaysOne) {
     tensor = tensor * tile.repeat({4, 4});
   }
   Metadata metadata;
-  SparsityPlan{{{"hidden1.weight", k24Both}}}.store_in(metadata);
+  Sparsity{{{"hidden1.weight", k24Both}}}.store_in(metadata);
   write_tensors(scratch / "init.safetensors", tensors, metadata);
   for (const std::string recipe : {"static", "static+forward=transposable"}) {
     const auto run = scratch / recipe;
@@ -1210,7 +1210,7 @@ TEST(Init, AMaskAlongBothAxesStaysOne) {
     const auto exported = run / "model.safetensors";
     expect_tuned(read_tensors(options.init).at("hidden1.weight"),
                  read_tensors(exported).at("hidden1.weight"), recipe);
-    EXPECT_EQ(Checkpoint::open(exported).plan().tensors.at("hidden1.weight").axis, Axis::kBoth);
+    EXPECT_EQ(Checkpoint::open(exported).sparsity().tensors.at("hidden1.weight").axis, Axis::kBoth);
     EXPECT_EQ(broken_promise(exported), "");
     const RunParts parts = load_model(run);
     EXPECT_EQ(evaluate(*parts.model, *parts.source, options.batch, 0).loss, result.eval.loss);
@@ -1228,7 +1228,7 @@ TEST(Init, AFixedMaskCanBeTransposable) {
   whole.advance(options.steps);
   const RunResult result = whole.finish();
   const auto model = scratch / "whole" / "model.safetensors";
-  EXPECT_EQ(Checkpoint::open(model).plan().tensors.at("hidden1.weight").axis, Axis::kBoth);
+  EXPECT_EQ(Checkpoint::open(model).sparsity().tensors.at("hidden1.weight").axis, Axis::kBoth);
   EXPECT_EQ(broken_promise(model), "");
   EXPECT_EQ(result.density, 0.5);
   EXPECT_TRUE(std::filesystem::exists(scratch / "whole" / "packed.safetensors"));
@@ -1284,7 +1284,7 @@ TEST(Init, ThePlanOfTheFileSaysWhichLayersAreSparse) {
   EXPECT_EQ(layers_with(options)[0], "static+dense_head=0.25 1:4 (init promises 1:4)");
   options.recipe = "s-ste";
   EXPECT_EQ(layers_with(options),
-            (Layers{"dense - (the first layer)", "s-ste 4:8 (the recipe of the plan)",
+            (Layers{"dense - (the first layer)", "s-ste 4:8 (the recipe of the config)",
                     "dense - (the last layer)"}));
   // A rule of the user comes first; one without a pattern leaves that to the file.
   options.rules = {"head=dense", "h.*0=static", "h.*=static@1:8"};
@@ -1295,11 +1295,11 @@ TEST(Init, ThePlanOfTheFileSaysWhichLayersAreSparse) {
   EXPECT_EQ(layers_with(options)[1], "static+dense_head=0 4:8 (rule 'hidden1')");
   options = tuned_run("mlp", "static", bare);
   options.pattern = "4:8";
-  EXPECT_EQ(layers_with(options),
-            (Layers{"dense - (the first layer)", "static+dense_head=0 4:8 (the recipe of the plan)",
-                    "dense - (the last layer)"}));
+  EXPECT_EQ(layers_with(options), (Layers{"dense - (the first layer)",
+                                          "static+dense_head=0 4:8 (the recipe of the config)",
+                                          "dense - (the last layer)"}));
   options.init.clear();
-  EXPECT_EQ(layers_with(options)[1], "static 4:8 (the recipe of the plan)");
+  EXPECT_EQ(layers_with(options)[1], "static 4:8 (the recipe of the config)");
 }
 
 TEST(Init, APromiseThatCannotBeKeptIsSaid) {
@@ -1308,7 +1308,7 @@ TEST(Init, APromiseThatCannotBeKeptIsSaid) {
   const auto file = scratch / "init.safetensors";
   const auto write = [&](const Promises& promises) {
     Metadata metadata;
-    SparsityPlan{promises}.store_in(metadata);
+    Sparsity{promises}.store_in(metadata);
     write_tensors(file, tensors, metadata);
   };
   RunOptions options = tuned_run("mlp", "static", file);
@@ -1316,7 +1316,7 @@ TEST(Init, APromiseThatCannotBeKeptIsSaid) {
   Notes notes;
   { Trainer::begin(scratch / "crowded", make_parts(options), listening(notes)); }
   EXPECT_EQ(notes.all, file.string() +
-                           ": tensor 'hidden1.weight': not what weft.plan promises: "
+                           ": tensor 'hidden1.weight': not what weft.sparsity promises: "
                            "only the largest of each group are kept\n");
   write({{"hidden1.weight", {Pattern(2, 4), Axis::kOut}}});
   EXPECT_TRUE(contains(message_of([&] { Trainer::begin(scratch / "out", make_parts(options)); }),
@@ -1337,7 +1337,8 @@ TEST(Init, APromiseThatCannotBeKeptIsSaid) {
   EXPECT_EQ(notes.all, "");
   write_init(file, tensors, narrow);
   { Trainer::begin(scratch / "narrow", make_parts(options), listening(notes)); }
-  EXPECT_TRUE(contains(notes.all, "tensor 'hidden1.weight': promised by weft.plan, but no sparse"))
+  EXPECT_TRUE(
+      contains(notes.all, "tensor 'hidden1.weight': promised by weft.sparsity, but no sparse"))
       << notes.all;
 }
 
@@ -1482,12 +1483,12 @@ TEST(Export, EveryRecipeKeepsItsPromise) {
       const RunResult result = trainer.finish();
       const auto model = scratch / "run" / "model.safetensors";
       EXPECT_EQ(broken_promise(model), "") << recipe.name;
-      const SparsityPlan plan = Checkpoint::open(model).plan();
+      const Sparsity sparsity = Checkpoint::open(model).sparsity();
       const bool ends_dense = recipe.name == "dense" || recipe.schedule.dense_tail > 0;
-      EXPECT_EQ(plan.tensors.empty(), ends_dense) << recipe.name;
+      EXPECT_EQ(sparsity.tensors.empty(), ends_dense) << recipe.name;
       EXPECT_EQ(result.ends_dense, recipe.schedule.dense_tail > 0) << recipe.name;
       if (ends_dense) continue;
-      const Promise& promise = plan.tensors.at("stage1_0.conv2.weight");
+      const Promise& promise = sparsity.tensors.at("stage1_0.conv2.weight");
       EXPECT_EQ(promise.axis == Axis::kBoth, recipe.name == "transposable");
       EXPECT_EQ(promise.pattern.str(), pattern);
       EXPECT_EQ(read_run_result(scratch / "run").eval.loss, result.eval.loss);
@@ -1509,7 +1510,7 @@ TEST(Export, KeepsThePromiseOfEverySolver) {
       const RunResult result = trainer.finish();
       const auto model = scratch / "run" / "model.safetensors";
       EXPECT_EQ(broken_promise(model), "") << recipe;
-      EXPECT_EQ(Checkpoint::open(model).plan().tensors.at("hidden1.weight").axis, Axis::kBoth);
+      EXPECT_EQ(Checkpoint::open(model).sparsity().tensors.at("hidden1.weight").axis, Axis::kBoth);
       EXPECT_EQ(result.density < 0.5, !solver.exact) << recipe << ": " << result.density;
       const TensorFile file = read_tensors(model);
       EXPECT_EQ(file.at("hidden1.weight").ne(0).to(torch::kDouble).mean().item<double>(),
@@ -1569,11 +1570,11 @@ TEST(Trainer, EndsOnAMaskThatItTrained) {
 std::string broken_promise_of_packed(const std::filesystem::path& model) {
   const Checkpoint files = Checkpoint::open(model);
   const PackedCheckpoint checkpoint(files);
-  const SparsityPlan plan = files.plan();
+  const Sparsity sparsity = files.sparsity();
   std::string problem = "nothing is packed";
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (!tensor.packed()) continue;
-    const Promise& promise = plan.tensors.at(tensor.info.name);
+    const Promise& promise = sparsity.tensors.at(tensor.info.name);
     const WeightShape shape = WeightShape::of(tensor.info.shape);
     const Mask nonzero =
         nonzero_mask(tensor.info.dtype, checkpoint.dense(tensor), shape.outs, shape.cols());
@@ -1588,10 +1589,10 @@ std::string broken_promise_of_packed(const std::filesystem::path& model) {
 
 TEST(Export, ABrokenPromiseIsSeen) {
   const ScratchFolder scratch;
-  SparsityPlan plan;
-  plan.tensors.emplace("w", Promise{Pattern(2, 4), Axis::kIn});
+  Sparsity sparsity;
+  sparsity.tensors.emplace("w", Promise{Pattern(2, 4), Axis::kIn});
   Metadata metadata;
-  plan.store_in(metadata);
+  sparsity.store_in(metadata);
   write_tensors(scratch / "m.safetensors", {{"w", torch::ones({4, 4})}}, metadata);
   EXPECT_EQ(broken_promise(scratch / "m.safetensors"), "w: 4 groups violate 2:4");
 }
@@ -1617,7 +1618,7 @@ TEST(RowOrders, AreSavedInTheModel) {
       EXPECT_EQ(broken_promise_of_packed(run / "packed.safetensors"), "");
       const std::string layer = model == "mlp" ? "hidden1" : "stage1_0.conv2";
       const Checkpoint checkpoint = Checkpoint::open(file);
-      Promise promise = checkpoint.plan().tensors.at(layer + ".weight");
+      Promise promise = checkpoint.sparsity().tensors.at(layer + ".weight");
       EXPECT_EQ(promise.row_order, layer + ".row_order");
       const auto outs = read_tensors(file).at(layer + ".weight").size(0);
       EXPECT_EQ(read_row_order(checkpoint, promise, outs).size(), size_t(outs));

@@ -26,7 +26,7 @@ namespace weft {
 enum class LeftAlone : uint8_t {
   kNotIncluded,
   kExcluded,
-  kNotPromised,  // by the weft.plan of the file
+  kNotPromised,  // by the weft.sparsity of the file
   kNotNamedWeight,
   kEmbedding,
   kNormalisation,

@@ -135,11 +135,11 @@ uint64_t Checkpoint::bytes() const {
   return total;
 }
 
-SparsityPlan Checkpoint::plan() const {
-  SparsityPlan all;
+Sparsity Checkpoint::sparsity() const {
+  Sparsity all;
   for (const SafetensorsReader& shard : shards_) {
-    SparsityPlan plan = SparsityPlan::from_metadata(shard.header().metadata, shard.path().string());
-    all.tensors.merge(plan.tensors);
+    Sparsity sparsity = Sparsity::from_metadata(shard.header().metadata, shard.path().string());
+    all.tensors.merge(sparsity.tensors);
   }
   return all;
 }
@@ -184,12 +184,12 @@ uint64_t CheckpointLayout::bytes() const {
   return total;
 }
 
-CheckpointLayout with_plan(CheckpointLayout layout, const SparsityPlan& plan) {
+CheckpointLayout with_sparsity(CheckpointLayout layout, const Sparsity& sparsity) {
   for (ShardLayout& shard : layout.shards) {
-    SparsityPlan of_shard;
+    Sparsity of_shard;
     for (const TensorInfo& tensor : shard.tensors) {
-      const auto promised = plan.tensors.find(tensor.name);
-      if (promised != plan.tensors.end()) of_shard.tensors.insert(*promised);
+      const auto promised = sparsity.tensors.find(tensor.name);
+      if (promised != sparsity.tensors.end()) of_shard.tensors.insert(*promised);
     }
     of_shard.store_in(shard.metadata);
   }
@@ -224,8 +224,8 @@ std::vector<fs::path> output_files(const fs::path& target, const CheckpointLayou
 }
 
 CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& like,
-                                   const SparsityPlan& plan, const std::vector<KeptFiles>& kept)
-    : CheckpointWriter(target, with_plan(like.layout(), plan), kept) {}
+                                   const Sparsity& sparsity, const std::vector<KeptFiles>& kept)
+    : CheckpointWriter(target, with_sparsity(like.layout(), sparsity), kept) {}
 
 CheckpointWriter::CheckpointWriter(const fs::path& target, const CheckpointLayout& layout,
                                    const std::vector<KeptFiles>& kept)

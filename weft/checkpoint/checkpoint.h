@@ -47,7 +47,7 @@ struct CheckpointLayout {
 };
 
 // Every shard has the promises of its own tensors, and no others.
-CheckpointLayout with_plan(CheckpointLayout layout, const SparsityPlan& plan);
+CheckpointLayout with_sparsity(CheckpointLayout layout, const Sparsity& sparsity);
 
 class Checkpoint {
  public:
@@ -61,10 +61,10 @@ class Checkpoint {
   const std::vector<ShardedTensor>& tensors() const { return tensors_; }  // shard by shard
   uint64_t bytes() const;                                                 // of all tensors
 
-  // The weft.plan of all shards, parsed by every call. Throws Error that names the file if it is
+  // The weft.sparsity of all shards, parsed by every call. Throws Error that names the file if it is
   // malformed or of an unknown version. Other programs copy metadata that they do not understand,
-  // so a plan may name tensors that are not there; if shards contradict each other, the first wins.
-  SparsityPlan plan() const;
+  // so it may name tensors that are not there; if shards contradict each other, the first wins.
+  Sparsity sparsity() const;
 
   // The layout of this checkpoint, for one that is written after its model.
   CheckpointLayout layout() const;
@@ -131,7 +131,7 @@ class CheckpointWriter {
   CheckpointWriter(const std::filesystem::path& target, const CheckpointLayout& layout,
                    const std::vector<KeptFiles>& kept = {});
   CheckpointWriter(const std::filesystem::path& target, const Checkpoint& like,
-                   const SparsityPlan& plan, const std::vector<KeptFiles>& kept = {});
+                   const Sparsity& sparsity, const std::vector<KeptFiles>& kept = {});
 
   // Of the tensor only its name and shard count.
   void write(const ShardedTensor& tensor, uint64_t offset, std::span<const std::byte> bytes);

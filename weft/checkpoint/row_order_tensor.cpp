@@ -28,7 +28,7 @@ std::vector<int64_t> read_row_order(const Checkpoint& checkpoint, const Promise&
     require_row_order(order, outs, what);
     return order;
   }
-  throw Error(fmt::format("{}: weft.plan names the row order '{}', which is not there",
+  throw Error(fmt::format("{}: weft.sparsity names the row order '{}', which is not there",
                           checkpoint.paths().front().string(), printable(promise.row_order)));
 }
 

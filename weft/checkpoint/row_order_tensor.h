@@ -1,7 +1,7 @@
 // Row orders (core/row_order.h) in files: an I64 tensor [outs] beside the weight, which the promise
-// of the weight names (plan.h).
+// of the weight names (sparsity.h).
 //
-//   fc1.weight      F32 [outs, ins]      "weft.plan": {"fc1.weight": {"pattern": "2:4x16",
+//   fc1.weight      F32 [outs, ins]      "weft.sparsity": {"fc1.weight": {"pattern": "2:4x16",
 //   fc1.row_order   I64 [outs]                         "axis": "in", "row_order": "fc1.row_order"}}
 #pragma once
 

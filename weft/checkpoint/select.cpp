@@ -47,7 +47,7 @@ struct Selection::Expressions {
   std::vector<std::unique_ptr<RE2>> transposed;
   bool with_heads = false;
   Architecture architecture;
-  SparsityPlan plan;
+  Sparsity sparsity;
 
   bool says_transposed(const TensorInfo& tensor) const {
     return WeightShape::accepts(tensor.shape) &&
@@ -71,7 +71,7 @@ Selection::Selection(const NameExpressions& names, const Checkpoint& checkpoint,
                                    {},
                                    names.with_heads,
                                    Architecture::beside(checkpoint.paths().front(), tensors),
-                                   checkpoint.plan()}) {
+                                   checkpoint.sparsity()}) {
   for (const std::string& text : names.transposed) {
     WEFT_CHECK(!text.empty(), "transposed expression '': accepted is a regular expression");
     expressions_->transposed.push_back(compile(text, "transposed"));
@@ -115,10 +115,10 @@ std::optional<LeftAlone> Selection::left_alone(const TensorInfo& tensor) const {
 }
 
 bool Selection::is_transposed(const TensorInfo& tensor) const {
-  const auto promise = expressions_->plan.tensors.find(tensor.name);
+  const auto promise = expressions_->sparsity.tensors.find(tensor.name);
   return expressions_->says_transposed(tensor) ||
          expressions_->architecture.is_transposed(tensor) ||
-         (promise != expressions_->plan.tensors.end() && promise->second.transposed);
+         (promise != expressions_->sparsity.tensors.end() && promise->second.transposed);
 }
 
 bool Selection::is_transposed(const TensorInfo& tensor, const Promise& promise) const {
@@ -139,7 +139,7 @@ std::string reason_text(LeftAlone reason, const TensorInfo& tensor) {
   switch (reason) {
     case LeftAlone::kNotIncluded: return "not included";
     case LeftAlone::kExcluded: return "excluded";
-    case LeftAlone::kNotPromised: return "not in the file's weft.plan";
+    case LeftAlone::kNotPromised: return "not in the file's weft.sparsity";
     case LeftAlone::kNotNamedWeight: return "name does not end in 'weight'";
     case LeftAlone::kEmbedding: return "embedding";
     case LeftAlone::kNormalisation: return "normalisation";

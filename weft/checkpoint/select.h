@@ -5,7 +5,7 @@
 // ends in `weight`, and that are neither embeddings, normalisation layers, heads, routers nor
 // position biases (architecture.h). `include` selects by name instead of these rules about names;
 // `exclude` takes out of either. Stored [ins, outs] is what `transposed` matches, what the
-// weft.plan of the file says is, and what is known of the architecture. All are regular expressions
+// weft.sparsity of the file says is, and what is known of the architecture. All are regular expressions
 // (RE2: linear time on any input), found anywhere in the name.
 //
 // Every command asks here, so that all of them agree.
@@ -43,7 +43,7 @@ class Selection {
 
   // nullopt: selected.
   std::optional<LeftAlone> left_alone(const TensorInfo& tensor) const;
-  // Only what `include` and `exclude` say of a name: for tensors chosen by a weft.plan.
+  // Only what `include` and `exclude` say of a name: for tensors chosen by a weft.sparsity.
   std::optional<LeftAlone> left_alone_by_name(const std::string& name) const;
 
   // Whether a tensor that is to be made sparse is stored [ins, outs].

@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-constexpr const char* kKey = "weft.plan";
+constexpr const char* kKey = "weft.sparsity";
 
 Promise parse_promise(const Json& entry, const std::string& what) {
   try {
@@ -40,19 +40,19 @@ std::string_view axis_name(Axis axis) {
   return axis == Axis::kIn ? "in" : axis == Axis::kOut ? "out" : "both";
 }
 
-SparsityPlan SparsityPlan::from_metadata(const Metadata& metadata, const std::string& file) {
-  SparsityPlan plan;
+Sparsity Sparsity::from_metadata(const Metadata& metadata, const std::string& file) {
+  Sparsity sparsity;
   const std::string what = fmt::format("{}: {}", file, kKey);
   const std::optional<Json> document = read_tensor_entries(metadata, kKey, what);
-  if (!document) return plan;
+  if (!document) return sparsity;
   for (const auto& [name, entry] : document->at("tensors").members()) {
     const std::string where = fmt::format("{}: tensor '{}'", what, printable(name));
-    plan.tensors.emplace(name, parse_promise(entry, where));
+    sparsity.tensors.emplace(name, parse_promise(entry, where));
   }
-  return plan;
+  return sparsity;
 }
 
-void SparsityPlan::require_outs_first(const std::string& file) const {
+void Sparsity::require_outs_first(const std::string& file) const {
   for (const auto& [name, promise] : tensors) {
     WEFT_CHECK(!promise.transposed,
                "{}: tensor '{}' is stored [ins, outs] ({}): accepted is [outs, ins]", file,
@@ -60,7 +60,7 @@ void SparsityPlan::require_outs_first(const std::string& file) const {
   }
 }
 
-void SparsityPlan::store_in(Metadata& metadata) const {
+void Sparsity::store_in(Metadata& metadata) const {
   Json entries = Json::object();
   for (const auto& [name, promise] : tensors) {
     Json entry{{"axis", axis_name(promise.axis)}, {"pattern", promise.pattern.str()}};

@@ -1,6 +1,6 @@
-// SparsityPlan: which tensors of a file have which pattern, along which axis.
+// Sparsity: which tensors of a file have which pattern, along which axis.
 //
-// weft writes it into the metadata of every file whose tensors it made sparse, under "weft.plan":
+// weft writes it into the metadata of every file whose tensors it made sparse, under "weft.sparsity":
 //
 //   {"version": 1, "tensors": {"fc1.weight": {"pattern": "2:4", "axis": "both"}}}
 //
@@ -35,15 +35,15 @@ struct Promise {
   }
 };
 
-struct SparsityPlan {
+struct Sparsity {
   std::map<std::string, Promise> tensors;
 
-  // Throws Error that begins with `file` if the entry is there but not a plan that we know.
-  static SparsityPlan from_metadata(const Metadata& metadata, const std::string& file);
+  // Throws Error that begins with `file` if the entry is there but not one that we know.
+  static Sparsity from_metadata(const Metadata& metadata, const std::string& file);
   // Throws Error that begins with `file` and names a tensor that is stored [ins, outs]: networks of
   // weft's own have none.
   void require_outs_first(const std::string& file) const;
-  // Replaces the entry; removes it if the plan is empty.
+  // Replaces the entry; removes it if it is empty.
   void store_in(Metadata& metadata) const;
 };
 

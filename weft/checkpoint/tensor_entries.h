@@ -2,7 +2,7 @@
 //
 //   {"version": 1, "tensors": {name: entry}}
 //
-// under a key of its own for each thing said: weft.plan (plan.h), weft.packed (pack). Errors begin
+// under a key of its own for each thing said: weft.sparsity (sparsity.h), weft.packed (pack). Errors begin
 // with the file, the key and the tensor.
 #pragma once
 

@@ -1,6 +1,6 @@
 // JSON, read strictly and written: the one place that knows nlohmann-json.
 //
-//   const Json document = Json::parse(text, "model.safetensors: weft.plan");   throws Error
+//   const Json document = Json::parse(text, "model.safetensors: weft.sparsity");   throws Error
 //   Json{{"name", "fc1"}, {"shape", {24, 40}}}.dump()      {"name":"fc1","shape":[24,40]}
 //
 // nlohmann's own type takes ten seconds of compiler in every source that uses it; this one is a

@@ -27,9 +27,9 @@ class TensorReader {
   TensorReader(const Checkpoint& checkpoint, const GptWeightOptions& options)
       : file_(checkpoint.paths().front().string()), packed_(checkpoint), options_(options) {
     for (const LogicalTensor& tensor : packed_.tensors()) tensors_[tensor.info.name] = &tensor;
-    const SparsityPlan plan = checkpoint.plan();
-    plan.require_outs_first(file_);
-    for (const auto& [name, promise] : plan.tensors) {
+    const Sparsity sparsity = checkpoint.sparsity();
+    sparsity.require_outs_first(file_);
+    for (const auto& [name, promise] : sparsity.tensors) {
       asked_.insert(promise.row_order);
       if (promise.axis != Axis::kOut) patterns_.emplace(name, promise.as_rows_lie());
     }

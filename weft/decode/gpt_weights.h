@@ -44,7 +44,7 @@ struct GptWeightOptions {
   // All of them dense, packed ones unpacked: for comparisons.
   bool dense = false;
   // Matrices that are stored dense, but are sparse along their inputs: to be packed. The promises
-  // of the checkpoint's weft.plan (axis in or both) are taken too, unless a name is here already.
+  // of the checkpoint's weft.sparsity (axis in or both) are taken too, unless a name is here already.
   std::map<std::string, Pattern> patterns;
 };
 

@@ -102,11 +102,11 @@ bool can_store(Dtype weights, Dtype values);
 std::optional<std::string> packing_obstacle(const StoredWeight& weight, PackedFormat format);
 
 // The layout of a checkpoint with these tensors packed. `pruned`: promises for tensors that are
-// made sparse on the way; without one for any of its tensors, a file keeps its weft.plan as it is.
+// made sparse on the way; without one for any of its tensors, a file keeps its weft.sparsity as it is.
 // Throws Error if a name is taken, or if the checkpoint is packed already.
 CheckpointLayout packed_layout(const Checkpoint& checkpoint,
                                const std::map<std::string, PackChoice>& chosen, PackedFormat format,
-                               const SparsityPlan& pruned = {});
+                               const Sparsity& pruned = {});
 
 // More non-zero weights in a group than the pattern allows.
 class NotSparseError : public Error {

@@ -99,7 +99,7 @@ std::optional<std::string> packing_obstacle(const StoredWeight& weight, PackedFo
 
 CheckpointLayout packed_layout(const Checkpoint& checkpoint,
                                const std::map<std::string, PackChoice>& chosen, PackedFormat format,
-                               const SparsityPlan& pruned) {
+                               const Sparsity& pruned) {
   require_unpacked(checkpoint);
   CheckpointLayout layout = checkpoint.layout();
   std::set<std::string> names;
@@ -107,13 +107,13 @@ CheckpointLayout packed_layout(const Checkpoint& checkpoint,
     ShardLayout& shard = layout.shards[i];
     const std::string file = checkpoint.shard(i).path().string();
     PackedEntries entries;
-    SparsityPlan plan = SparsityPlan::from_metadata(shard.metadata, file);
+    Sparsity sparsity = Sparsity::from_metadata(shard.metadata, file);
     bool promises = false;
     std::vector<TensorInfo> before, last;
     before.swap(shard.tensors);
     for (const TensorInfo& tensor : before) {
       if (const auto found = pruned.tensors.find(tensor.name); found != pruned.tensors.end()) {
-        plan.tensors.insert_or_assign(tensor.name, found->second);
+        sparsity.tensors.insert_or_assign(tensor.name, found->second);
         promises = true;
       }
       const auto choice = chosen.find(tensor.name);
@@ -143,7 +143,7 @@ CheckpointLayout packed_layout(const Checkpoint& checkpoint,
                  "{}: tensor '{}' has the name of a part of a packed tensor", file,
                  printable(tensor.name));
     }
-    if (promises) plan.store_in(shard.metadata);
+    if (promises) sparsity.store_in(shard.metadata);
     store_packed_entries(entries, shard.metadata);
   }
   return layout;

@@ -144,14 +144,14 @@ PlanMode parse_plan_mode(std::string_view text) {
 }
 
 Planner::Planner(PlanMode mode, std::filesystem::path cache)
-    : mode_(mode), calibration_(std::move(cache)) {}
+    : mode_(mode), timings_(std::move(cache)) {}
 
 Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& plan) {
   const std::vector<Arithmetic> all = contestants(request, plan.kind);
-  if (Calibration::covers(request.shape)) {
+  if (Timings::covers(request.shape)) {
     Race predicted(packs);
     for (const Arithmetic& one : all) {
-      predicted.add(one, calibration_.predict(plan.kind, request.shape, request.pattern, one));
+      predicted.add(one, timings_.predict(plan.kind, request.shape, request.pattern, one));
     }
     plan.predicted = plan.times = predicted.best();
     const bool small = predicted.contest().dense_ms < kSmallProductMs;
@@ -159,7 +159,7 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
   }
   Race measured(packs);
   for (const Arithmetic& one : all) {
-    measured.add(one, calibration_.measure(plan.kind, request.shape, request.pattern, one));
+    measured.add(one, timings_.measure(plan.kind, request.shape, request.pattern, one));
   }
   plan.times = measured.best();
   plan.measured = true;
@@ -168,7 +168,7 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
 
 Contest Planner::time(const ConvRequest& request, double packs, ProductPlan& plan) {
   Race measured(packs);
-  measured.add({}, calibration_.measure(plan.kind, request.conv, request.pattern));
+  measured.add({}, timings_.measure(plan.kind, request.conv, request.pattern));
   plan.times = measured.best();
   plan.measured = true;
   return measured.contest();

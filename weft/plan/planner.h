@@ -8,7 +8,7 @@
 //
 // It decides from a measured model: for the instruction set, the number of threads, the kind of
 // product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
-// calibration.h), and times of other shapes are interpolated. Where the model sees less than a
+// timings.h), and times of other shapes are interpolated. Where the model sees less than a
 // clear difference, or does not cover the shape, the shape itself is measured; so is every small
 // product, which takes no time, and every convolution. Sparse is chosen only if it wins with its
 // packing counted in. Products are timed again and again, so weights that fit a cache come from
@@ -24,7 +24,7 @@
 #include <string>
 
 #include "weft/kernel/kernels.h"
-#include "weft/plan/calibration.h"
+#include "weft/plan/timings.h"
 
 namespace weft {
 
@@ -111,7 +111,7 @@ struct Contest {
 class Planner {
  public:
   explicit Planner(PlanMode mode = PlanMode::kAuto,
-                   std::filesystem::path cache = default_calibration_path());
+                   std::filesystem::path cache = default_timings_path());
 
   LayerPlan plan(const PlanRequest& request);
   LayerPlan plan(const ConvRequest& request);
@@ -125,7 +125,7 @@ class Planner {
   void remember(std::string_view json);
   size_t decisions() const { return plans_.size(); }
   // A decision that has to measure throws Stopped while this is not 0. Null: never.
-  void stop_when(const std::atomic<int>* stop) { calibration_.stop_when(stop); }
+  void stop_when(const std::atomic<int>* stop) { timings_.stop_when(stop); }
 
  private:
   template <typename Request>
@@ -141,7 +141,7 @@ class Planner {
 
   PlanMode mode_;
   bool only_saved_ = false;
-  Calibration calibration_;
+  Timings timings_;
   // "<shape>/<pattern>[T][M]/<per pack>[/bf16]". Decided once: layers of one shape run alike, and
   // as saved.
   std::map<std::string, LayerPlan> plans_;

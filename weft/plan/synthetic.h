@@ -7,7 +7,7 @@
 #include "weft/core/mask.h"
 #include "weft/kernel/conv/sparse_conv.h"
 #include "weft/pack/pack.h"
-#include "weft/plan/calibration.h"
+#include "weft/plan/timings.h"
 
 namespace weft {
 

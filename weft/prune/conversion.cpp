@@ -282,15 +282,15 @@ KeepCosts Conversion::keep_costs(const LayerToConvert& layer) const {
 
 // ─── layers ───
 
-SparsityPlan Conversion::promises() const {
-  SparsityPlan plan = checkpoint_.plan();
+Sparsity Conversion::promises() const {
+  Sparsity sparsity = checkpoint_.sparsity();
   for (const LayerToConvert& layer : layers_) {
-    plan.tensors.insert_or_assign(
+    sparsity.tensors.insert_or_assign(
         layer.weight.tensor.info.name,
         Promise{layer.pattern, options_.transposable ? Axis::kBoth : Axis::kIn, "",
                 layer.weight.transposed});
   }
-  return plan;
+  return sparsity;
 }
 
 LayerOutcome Conversion::convert(const LayerToConvert& layer, CheckpointWriter* writer) const {

@@ -93,7 +93,7 @@ class Conversion {
 
   const std::vector<LayerToConvert>& layers() const { return layers_; }
   const std::vector<LayerLeftOut>& left_out() const { return left_out_; }
-  SparsityPlan promises() const;  // with those that the checkpoint had
+  Sparsity promises() const;  // with those that the checkpoint had
 
   // writer: null for the report alone.
   LayerOutcome convert(const LayerToConvert& layer, CheckpointWriter* writer) const;

@@ -193,34 +193,34 @@ struct Decision {
 
 class Rules {
  public:
-  explicit Rules(const TrainingPlan& plan) : plan_(plan) {
-    for (const LayerRule& rule : plan.rules) {
+  explicit Rules(const SparsifyConfig& config) : config_(config) {
+    for (const LayerRule& rule : config.rules) {
       auto compiled = std::make_unique<RE2>(rule.layers, RE2::Quiet);
       WEFT_CHECK(compiled->ok(), "the rule '{}' is no regular expression: {}", rule.layers,
                  compiled->error());
       checked(rule.recipe, rule.pattern);
       expressions_.push_back(std::move(compiled));
     }
-    checked(plan.recipe, plan.pattern);
-    WEFT_CHECK(plan.micro_batches >= 1, "{} micro-batches per step: there must be at least 1",
-               plan.micro_batches);
+    checked(config.recipe, config.pattern);
+    WEFT_CHECK(config.micro_batches >= 1, "{} micro-batches per step: there must be at least 1",
+               config.micro_batches);
   }
 
   // tied: the reason why the layer stays dense, if its weight is tied.
   Decision decide(const Place& place, bool first, bool last, const std::string& tied) const {
-    if (!tied.empty()) return {Recipe::parse("dense"), plan_.pattern, tied, LayerCause::kTied};
-    for (size_t i = 0; i < plan_.rules.size(); ++i) {
+    if (!tied.empty()) return {Recipe::parse("dense"), config_.pattern, tied, LayerCause::kTied};
+    for (size_t i = 0; i < config_.rules.size(); ++i) {
       if (!RE2::FullMatch(place.name, *expressions_[i])) continue;
-      const LayerRule& rule = plan_.rules[i];
+      const LayerRule& rule = config_.rules[i];
       return suited(place, Recipe::parse(rule.recipe), rule.pattern,
                     rule.reason.empty() ? fmt::format("rule '{}'", rule.layers) : rule.reason,
                     LayerCause::kRule);
     }
-    if (plan_.first_and_last_dense && (first || last)) {
-      return {Recipe::parse("dense"), plan_.pattern, first ? "the first layer" : "the last layer",
+    if (config_.first_and_last_dense && (first || last)) {
+      return {Recipe::parse("dense"), config_.pattern, first ? "the first layer" : "the last layer",
               LayerCause::kEnd};
     }
-    return suited(place, Recipe::parse(plan_.recipe), plan_.pattern, "the recipe of the plan",
+    return suited(place, Recipe::parse(config_.recipe), config_.pattern, "the recipe of the config",
                   LayerCause::kConfig);
   }
 
@@ -228,7 +228,7 @@ class Rules {
   void checked(const std::string& text, const Pattern& pattern) const {
     const Recipe recipe = Recipe::parse(text);
     recipe.check(pattern);
-    WEFT_CHECK(plan_.total_steps > 0 || !recipe.needs_total_steps(),
+    WEFT_CHECK(config_.total_steps > 0 || !recipe.needs_total_steps(),
                "recipe '{}' has a schedule in shares of the run: total_steps must be given", text);
   }
 
@@ -245,7 +245,7 @@ class Rules {
     return {std::move(recipe), pattern, std::move(reason), cause};
   }
 
-  const TrainingPlan& plan_;
+  const SparsifyConfig& config_;
   std::vector<std::unique_ptr<RE2>> expressions_;
 };
 
@@ -284,12 +284,12 @@ LayerReport report_of(const Place& place, const LayerModule& layer, const std::s
 
 }  // namespace
 
-std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& plan) {
-  const Rules rules(plan);
+std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsifyConfig& config) {
+  const Rules rules(config);
   const Places found(model);
   const std::vector<Place>& places = found.all();
   const TiedWeights tied_weights(model);
-  const auto planner = plan.planner ? plan.planner : std::make_shared<Planner>();
+  const auto planner = config.planner ? config.planner : std::make_shared<Planner>();
   const Place *first = nullptr, *last = nullptr;
   for (const Place& place : places) {
     if (first == nullptr) first = &place;  // may be an embedding
@@ -311,16 +311,16 @@ std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& 
     LayerSettings settings;
     settings.recipe = decision.recipe;
     settings.pattern = decision.pattern;
-    settings.precision = plan.precision;
-    settings.total_steps = plan.total_steps;
-    settings.seed = plan.seed;
+    settings.precision = config.precision;
+    settings.total_steps = config.total_steps;
+    settings.seed = config.seed;
     settings.number = number;
     settings.label = place.name;
-    settings.micro_batches = plan.micro_batches;
-    settings.replica = plan.replica;
-    settings.replicas = plan.replicas;
-    settings.force_plain = plan.force_plain;
-    settings.telemetry = plan.telemetry;
+    settings.micro_batches = config.micro_batches;
+    settings.replica = config.replica;
+    settings.replicas = config.replicas;
+    settings.force_plain = config.force_plain;
+    settings.telemetry = config.telemetry;
     settings.planner = planner;
     const auto layer = weft_layer(place);
     layer->configure(settings);

@@ -1,9 +1,9 @@
 // sparsify: the layers of a torch model learn a recipe each, in place; densify undoes it.
 //
-//   TrainingPlan plan;
-//   plan.recipe = "t-sr-ste";                      every layer, but the first and the last
-//   plan.rules = {{"attention.*", "dense"}};       except these; the first rule that matches counts
-//   for (const LayerReport& layer : sparsify(*model, plan)) ...   what happened, and why
+//   SparsifyConfig config;
+//   config.recipe = "t-sr-ste";                      every layer, but the first and the last
+//   config.rules = {{"attention.*", "dense"}};       except these; the first rule that matches counts
+//   for (const LayerReport& layer : sparsify(*model, config)) ...   what happened, and why
 //
 // It takes weft::Linear and weft::Conv2d, and torch::nn::Linear and torch::nn::Conv2d wherever they
 // are held. These keep their parameters under their names; a layer of weft is attached to each as a
@@ -33,7 +33,7 @@ struct LayerRule {
   std::string reason = {};  // of the report; empty: the rule itself
 };
 
-struct TrainingPlan {
+struct SparsifyConfig {
   std::vector<LayerRule> rules;
   std::string recipe = "s-ste";  // of layers that no rule matches
   Pattern pattern{2, 4};
@@ -73,7 +73,7 @@ struct LayerReport {
 };
 
 // Throws Error if a rule is malformed or its recipe makes no sense; then nothing has changed.
-std::vector<LayerReport> sparsify(torch::nn::Module& model, const TrainingPlan& plan);
+std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsifyConfig& config);
 
 // Leaves plain torch layers with the sparse weights in the same parameters, written in place; weft's
 // own layers become dense ones.

@@ -322,10 +322,10 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
 
 std::string broken_promise(const std::filesystem::path& model) {
   const Checkpoint checkpoint = Checkpoint::open(model);
-  const SparsityPlan plan = checkpoint.plan();
+  const Sparsity sparsity = checkpoint.sparsity();
   for (const ShardedTensor& tensor : checkpoint.tensors()) {
-    const auto promised = plan.tensors.find(tensor.info.name);
-    if (promised == plan.tensors.end()) continue;
+    const auto promised = sparsity.tensors.find(tensor.info.name);
+    if (promised == sparsity.tensors.end()) continue;
     const auto& [pattern, axis, row_order, transposed] = promised->second;
     const StoredWeight weight{tensor, transposed};
     const std::vector<std::byte> bytes = read_weight(checkpoint, weight);

@@ -9,20 +9,21 @@
 
 namespace weft {
 
-std::optional<EvalReport> evaluate(Model& model, const BatchSource& source, const EvalPlan& plan) {
-  const int64_t all = source.test_samples(), batch = plan.batch;
-  WEFT_CHECK(batch >= 1 && plan.samples >= 0, "evaluation of {} samples in batches of {}",
-             plan.samples, batch);
+std::optional<EvalReport> evaluate(Model& model, const BatchSource& source,
+                                   const EvalOptions& options) {
+  const int64_t all = source.test_samples(), batch = options.batch;
+  WEFT_CHECK(batch >= 1 && options.samples >= 0, "evaluation of {} samples in batches of {}",
+             options.samples, batch);
   const auto start = std::chrono::steady_clock::now();
   const torch::NoGradGuard no_grad;
   const ModelMode evaluating(model, /*training=*/false);
   EvalReport report;
-  report.samples = plan.samples == 0 ? all : std::min(plan.samples, all);
+  report.samples = options.samples == 0 ? all : std::min(options.samples, all);
   double loss = 0.0, right = 0.0, targets = 0.0;
   std::vector<int64_t> chosen(static_cast<size_t>(batch));
   for (int64_t begin = 0; begin < report.samples; begin += batch) {
-    if (plan.stop != nullptr && *plan.stop != 0) return std::nullopt;
-    if (plan.progress) plan.progress(begin, report.samples);
+    if (options.stop != nullptr && *options.stop != 0) return std::nullopt;
+    if (options.progress) options.progress(begin, report.samples);
     const int64_t count = std::min(batch, report.samples - begin);
     for (int64_t i = 0; i < batch; ++i) {
       chosen[static_cast<size_t>(i)] =
@@ -44,7 +45,7 @@ std::optional<EvalReport> evaluate(Model& model, const BatchSource& source, cons
 }
 
 EvalReport evaluate(Model& model, const BatchSource& source, int64_t batch, int64_t samples) {
-  return *evaluate(model, source, EvalPlan{batch, samples});
+  return *evaluate(model, source, EvalOptions{batch, samples});
 }
 
 }  // namespace weft

@@ -49,16 +49,16 @@ std::optional<std::string> layer_of_weight(const std::string& tensor) {
   return tensor.substr(0, tensor.size() - kDotWeight.size());
 }
 
-SparsityPlan promises_of(Model& model) {
-  SparsityPlan plan;
+Sparsity promises_of(Model& model) {
+  Sparsity sparsity;
   for (const auto& [name, layer] : layers_of(model)) {
     if (!keeps_pattern(*layer)) continue;
     const std::string tensor = weight_name(name);
-    plan.tensors.emplace(tensor, Promise{layer->settings().pattern,
-                                         keeps_both_axes(*layer) ? Axis::kBoth : Axis::kIn,
-                                         row_order_of(*layer, tensor)});
+    sparsity.tensors.emplace(tensor, Promise{layer->settings().pattern,
+                                             keeps_both_axes(*layer) ? Axis::kBoth : Axis::kIn,
+                                             row_order_of(*layer, tensor)});
   }
-  return plan;
+  return sparsity;
 }
 
 std::set<const void*> recipe_tensors(Model& model) {
@@ -103,7 +103,7 @@ void export_model(const std::filesystem::path& path, Model& model) {
 bool export_packed(const std::filesystem::path& from, const std::filesystem::path& to) {
   const Checkpoint checkpoint = Checkpoint::open(from);
   std::map<std::string, PackChoice> chosen;
-  for (const auto& [name, promise] : checkpoint.plan().tensors) {
+  for (const auto& [name, promise] : checkpoint.sparsity().tensors) {
     chosen.emplace(name, PackChoice{promise.as_rows_lie()});
   }
   if (chosen.empty()) return false;

@@ -13,7 +13,7 @@ namespace weft {
 
 // The patterns that the weights of sparse layers have now, by tensor: along both axes for masks
 // that are transposable, by their recipe or because a fixed mask was found so.
-SparsityPlan promises_of(Model& model);
+Sparsity promises_of(Model& model);
 
 // "fc1" has the tensor "fc1.weight"; a model that is a layer itself, "weight".
 std::string weight_name(const std::string& layer);

@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-constexpr const char* kPlanEntry = "weft.plan";  // checkpoint/plan.h
+constexpr const char* kSparsityEntry = "weft.sparsity";  // checkpoint/sparsity.h
 
 // What the model wants from the file, parameters before buffers.
 NamedTensors wanted_tensors(Model& model) {
@@ -89,8 +89,9 @@ void note_left_out(const Checkpoint& checkpoint, const NamedTensors& wanted,
 Json InitRecord::to_json() const {
   Json record{{"crc32", fmt::format("{:08x}", checksum)}};
   Metadata metadata;
-  plan.store_in(metadata);
-  if (!plan.tensors.empty()) record["plan"] = Json::parse(metadata.at(kPlanEntry), kPlanEntry);
+  sparsity.store_in(metadata);
+  if (!sparsity.tensors.empty())
+    record["sparsity"] = Json::parse(metadata.at(kSparsityEntry), kSparsityEntry);
   return record;
 }
 
@@ -102,8 +103,8 @@ InitRecord InitRecord::from_json(const Json& record, const std::string& what) {
   const auto parsed = std::from_chars(sum.data(), sum.data() + sum.size(), init.checksum, 16);
   WEFT_CHECK(parsed.ec == std::errc() && parsed.ptr == sum.data() + sum.size(),
              "{}: the checksum of 'init' is '{}'", what, printable(sum));
-  if (record.contains("plan")) {
-    init.plan = SparsityPlan::from_metadata({{kPlanEntry, record["plan"].dump()}}, what);
+  if (record.contains("sparsity")) {
+    init.sparsity = Sparsity::from_metadata({{kSparsityEntry, record["sparsity"].dump()}}, what);
   }
   return init;
 }
@@ -113,12 +114,12 @@ InitRecord load_init(const std::filesystem::path& path, Model& model,
   const Checkpoint checkpoint = Checkpoint::open(path);
   require_unpacked(checkpoint);
   InitRecord init;
-  init.plan = checkpoint.plan();
+  init.sparsity = checkpoint.sparsity();
   FoundTensors found;
   for (const ShardedTensor& tensor : checkpoint.tensors()) found[tensor.info.name] = &tensor;
-  std::erase_if(init.plan.tensors,
+  std::erase_if(init.sparsity.tensors,
                 [&](const auto& promise) { return !found.contains(promise.first); });
-  init.plan.require_outs_first(path.string());
+  init.sparsity.require_outs_first(path.string());
   std::set<std::string> orders;  // of rows, by name
   const NamedTensors wanted = wanted_tensors(model);
   require_fitting(checkpoint, found, wanted);
@@ -129,7 +130,7 @@ InitRecord load_init(const std::filesystem::path& path, Model& model,
     init.checksum = checksum(init.checksum, {static_cast<const std::byte*>(weights.data_ptr()),
                                              static_cast<size_t>(weights.nbytes())});
   }
-  for (const auto& [name, promise] : init.plan.tensors) {
+  for (const auto& [name, promise] : init.sparsity.tensors) {
     const std::vector<int64_t>& shape = found.at(name)->info.shape;
     if (promise.row_order.empty() || shape.empty()) continue;
     init.row_orders.emplace(name, read_row_order(checkpoint, promise, shape.front()));

@@ -17,8 +17,8 @@ namespace weft {
 // goes on does not look at the file again.
 struct InitRecord {
   uint32_t checksum = 0;  // of the weights as the model has them: tells runs apart
-  SparsityPlan plan;      // of tensors that are in the file
-  // By weight, those that the plan names (checkpoint/row_order_tensor.h). Not in run.json: the
+  Sparsity sparsity;      // of tensors that are in the file
+  // By weight, those that it names (checkpoint/row_order_tensor.h). Not in run.json: the
   // first checkpoint of the run has them.
   std::map<std::string, std::vector<int64_t>> row_orders = {};
 

@@ -31,27 +31,27 @@ std::set<std::string> transposable_layers(const Json& record, const std::string&
 
 // A trained mask does not change, so it is a fixed one, sparse from the first step; transposable if
 // it was found so, so that the planner is asked what it was asked in training.
-TrainingPlan plan_of(const SparsityPlan& promises, const std::set<std::string>& transposable,
-                     const RunOptions& options, std::shared_ptr<Planner> planner) {
-  TrainingPlan plan;
+SparsifyConfig plan_of(const Sparsity& promises, const std::set<std::string>& transposable,
+                       const RunOptions& options, std::shared_ptr<Planner> planner) {
+  SparsifyConfig config;
   for (const auto& [tensor, promise] : promises.tensors) {
     const auto layer = layer_of_weight(tensor);
     if (!layer) continue;
-    plan.rules.push_back({RE2::QuoteMeta(*layer),
-                          transposable.contains(*layer) ? "static+dense_head=0+forward=transposable"
-                                                        : "static+dense_head=0",
-                          promise.pattern});
+    config.rules.push_back({RE2::QuoteMeta(*layer),
+                            transposable.contains(*layer)
+                                ? "static+dense_head=0+forward=transposable"
+                                : "static+dense_head=0",
+                            promise.pattern});
   }
-  plan.rules.push_back({".*", "dense", Pattern(2, 4)});
-  plan.precision = parse_precision(options.precision);
-  plan.total_steps = 1;
-  plan.micro_batches = static_cast<int>(options.accumulate);
-  plan.planner = std::move(planner);
-  return plan;
+  config.rules.push_back({".*", "dense", Pattern(2, 4)});
+  config.precision = parse_precision(options.precision);
+  config.total_steps = 1;
+  config.micro_batches = static_cast<int>(options.accumulate);
+  config.planner = std::move(planner);
+  return config;
 }
 
-void give_row_orders(const std::filesystem::path& path, const SparsityPlan& promises,
-                     Model& model) {
+void give_row_orders(const std::filesystem::path& path, const Sparsity& promises, Model& model) {
   const Checkpoint checkpoint = Checkpoint::open(path);
   for (const auto& [name, layer] : layers_of(model)) {
     const auto promise = promises.tensors.find(weight_name(name));
@@ -90,7 +90,7 @@ RunParts load_model(const std::filesystem::path& folder, const std::string& data
   auto planner = std::make_shared<Planner>();
   const std::string name = printable(folder.string(), 4096) + "/run.json";
   remember_plan(*planner, record["plan"], name);
-  const SparsityPlan promises = SparsityPlan::from_metadata(file.metadata, file.name);
+  const Sparsity promises = Sparsity::from_metadata(file.metadata, file.name);
   sparsify(*parts.model,
            plan_of(promises, transposable_layers(record, name), parts.options, planner));
   give_row_orders(path, promises, *parts.model);

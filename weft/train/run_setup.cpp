@@ -39,7 +39,7 @@ void add_promised(const InitRecord& init, const std::string& file, const LayerRu
                   std::vector<LayerRule>& rules) {
   if (!has_fixed_mask(rule.recipe)) return;
   const RE2 expression(rule.layers, RE2::Quiet);
-  for (const auto& [tensor, promise] : init.plan.tensors) {
+  for (const auto& [tensor, promise] : init.sparsity.tensors) {
     const auto layer = layer_of_weight(tensor);
     if (!layer || !RE2::FullMatch(*layer, expression) || is_taken(*layer, rules)) continue;
     WEFT_CHECK(
@@ -108,33 +108,33 @@ std::shared_ptr<Planner> planner_of_mode(const std::string& plan) {
   return std::make_shared<Planner>(mode ? parse_plan_mode(plan) : PlanMode::kAuto);
 }
 
-TrainingPlan training_plan(const RunOptions& options, const std::optional<InitRecord>& init,
-                           std::shared_ptr<Planner> planner) {
-  TrainingPlan plan;
-  plan.recipe = init ? without_head(options.recipe) : options.recipe;
-  plan.pattern = Pattern::parse(options.pattern);
+SparsifyConfig sparsify_config(const RunOptions& options, const std::optional<InitRecord>& init,
+                               std::shared_ptr<Planner> planner) {
+  SparsifyConfig config;
+  config.recipe = init ? without_head(options.recipe) : options.recipe;
+  config.pattern = Pattern::parse(options.pattern);
   for (const std::string& text : options.rules) {
-    const RunRule given = parse_rule(text, plan.pattern);
+    const RunRule given = parse_rule(text, config.pattern);
     LayerRule rule{given.layers, init ? without_head(given.recipe) : given.recipe, given.pattern};
     if (init && !given.own_pattern) {
       rule.reason = fmt::format("rule '{}', ", given.layers);
-      add_promised(*init, options.init, rule, plan.rules);
+      add_promised(*init, options.init, rule, config.rules);
       rule.reason.clear();
     }
-    plan.rules.push_back(rule);
+    config.rules.push_back(rule);
   }
-  if (init && !init->plan.tensors.empty() && has_fixed_mask(plan.recipe)) {
-    add_promised(*init, options.init, {".*", plan.recipe, plan.pattern}, plan.rules);
-    plan.rules.push_back({".*", "dense", plan.pattern, "init promises nothing for it"});
+  if (init && !init->sparsity.tensors.empty() && has_fixed_mask(config.recipe)) {
+    add_promised(*init, options.init, {".*", config.recipe, config.pattern}, config.rules);
+    config.rules.push_back({".*", "dense", config.pattern, "init promises nothing for it"});
   }
-  plan.first_and_last_dense = !options.sparse_ends;
-  plan.precision = parse_precision(options.precision);
-  plan.total_steps = options.steps;
-  plan.seed = static_cast<uint64_t>(options.seed);
-  plan.micro_batches = static_cast<int>(options.accumulate);
-  plan.telemetry = true;
-  plan.planner = std::move(planner);
-  return plan;
+  config.first_and_last_dense = !options.sparse_ends;
+  config.precision = parse_precision(options.precision);
+  config.total_steps = options.steps;
+  config.seed = static_cast<uint64_t>(options.seed);
+  config.micro_batches = static_cast<int>(options.accumulate);
+  config.telemetry = true;
+  config.planner = std::move(planner);
+  return config;
 }
 
 std::vector<std::string> lost_promises(const RunOptions& options, const InitRecord& init,
@@ -148,14 +148,14 @@ std::vector<std::string> lost_promises(const RunOptions& options, const InitReco
     const torch::Tensor* found = parameters.find(tensor);
     if (found == nullptr) continue;
     const torch::Tensor& weight = *found;
-    const bool promised = init.plan.tensors.contains(tensor);
+    const bool promised = init.sparsity.tensors.contains(tensor);
     const int64_t nonzero = torch::count_nonzero(weight).item<int64_t>();
     const auto layer = named.find(report.name);
     if (layer != named.end() && layer->second->settings().recipe.has_fixed_mask()) {
       const LayerState& state = layer->second->state();
       if (!promised || !state.sparse() || state.forward.count() == nonzero) continue;
       const bool both = layer->second->settings().recipe.forward->transposable;
-      const bool narrower = both && init.plan.tensors.at(tensor).axis != Axis::kBoth;
+      const bool narrower = both && init.sparsity.tensors.at(tensor).axis != Axis::kBoth;
       (narrower ? narrowed : crowded).push_back(tensor);
     } else if (has_fixed_mask(options.recipe) && report.cause != LayerCause::kRule) {
       const int64_t zeros = weight.numel() - nonzero;
@@ -171,9 +171,9 @@ std::vector<std::string> lost_promises(const RunOptions& options, const InitReco
                                 printable(tensors.front()),
                                 others == 0 ? "" : fmt::format(" and {} more", others), what));
   };
-  say(crowded, "not what weft.plan promises: only the largest of each group are kept");
+  say(crowded, "not what weft.sparsity promises: only the largest of each group are kept");
   say(narrowed, "promised along inputs only: a transposable mask keeps fewer of its weights");
-  say(thawed, "promised by weft.plan, but no sparse layer: the zeros will not stay");
+  say(thawed, "promised by weft.sparsity, but no sparse layer: the zeros will not stay");
   say(unpromised, "has zeros, but no pattern is promised for it: they will not stay");
   return lines;
 }

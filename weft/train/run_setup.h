@@ -47,8 +47,8 @@ void remember_plan(Planner& planner, const Json& plan, const std::string& file);
 // recipe names a dense head, and where the file promises a pattern for it, at that one; layers that
 // it promises nothing for are dense then, if it promises anything. Rules of the user come first.
 // Throws Error that names the tensor if a promise is along outputs only: no layer can keep that.
-TrainingPlan training_plan(const RunOptions& options, const std::optional<InitRecord>& init,
-                           std::shared_ptr<Planner> planner);
+SparsifyConfig sparsify_config(const RunOptions& options, const std::optional<InitRecord>& init,
+                               std::shared_ptr<Planner> planner);
 
 // A line for each way in which layers that should keep the zeros of a file do not: the weights
 // break its promise, so that some are pruned; or the layer cannot be sparse.

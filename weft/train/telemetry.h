@@ -43,7 +43,7 @@ class DenseFlips {
   // this.
   struct Counted {
     std::string name;
-    TrainingPlan plan;
+    SparsifyConfig plan;
   };
   DenseFlips(torch::nn::Module& model, const std::vector<Counted>& counted);
 

@@ -96,11 +96,11 @@ struct Trainer::State {
       RunOptions sparse = options;
       sparse.recipe = one.recipe;
       sparse.pattern = one.pattern.str();
-      counted.push_back({one.str(), training_plan(sparse, init, planner)});
+      counted.push_back({one.str(), sparsify_config(sparse, init, planner)});
     }
     if (!counted.empty()) dense_flips.emplace(*parts.model, counted);
     std::vector<LayerReport> reports =
-        sparsify(*parts.model, training_plan(options, init, planner));
+        sparsify(*parts.model, sparsify_config(options, init, planner));
     for (LayerReport& report : reports) layers.push_back({std::move(report), std::nullopt});
     for (const auto& [name, layer] : layers_of(*parts.model)) named_layers[name] = layer;
     if (init) give_row_orders();
@@ -128,7 +128,7 @@ struct Trainer::State {
       if (layer == named_layers.end()) continue;
       const LayerSettings& settings = layer->second->settings();
       if (settings.recipe.has_fixed_mask() &&
-          settings.pattern == init->plan.tensors.at(tensor).pattern) {
+          settings.pattern == init->sparsity.tensors.at(tensor).pattern) {
         layer->second->give_row_order(order);
       }
     }
@@ -361,11 +361,12 @@ struct Trainer::State {
 
   // Nothing if it was stopped.
   std::optional<EvalReport> evaluate_now() {
-    EvalPlan plan{parts.options.batch / parts.options.accumulate, parts.options.eval_samples, stop};
+    EvalOptions options{parts.options.batch / parts.options.accumulate, parts.options.eval_samples,
+                        stop};
     if (listener != nullptr) {
-      plan.progress = [this](int64_t done, int64_t all) { listener->on_evaluating(done, all); };
+      options.progress = [this](int64_t done, int64_t all) { listener->on_evaluating(done, all); };
     }
-    std::optional<EvalReport> found = weft::evaluate(*parts.model, *parts.source, plan);
+    std::optional<EvalReport> found = weft::evaluate(*parts.model, *parts.source, options);
     if (!found) return std::nullopt;
     EvalReport& report = *found;
     report.step = position.step;

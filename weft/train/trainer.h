@@ -103,7 +103,7 @@ class Trainer {
   std::unique_ptr<State> state_;
 };
 
-struct EvalPlan {
+struct EvalOptions {
   int64_t batch = 1;
   int64_t samples = 0;                     // spread evenly over the test samples; 0: all
   const std::atomic<int>* stop = nullptr;  // looked at before every batch
@@ -112,7 +112,8 @@ struct EvalPlan {
 
 // Loss and accuracy of a model on test samples, with the weights as they are. The last batch is
 // filled up with samples that do not count: all batches have one shape. Nothing if it was stopped.
-std::optional<EvalReport> evaluate(Model& model, const BatchSource& source, const EvalPlan& plan);
+std::optional<EvalReport> evaluate(Model& model, const BatchSource& source,
+                                   const EvalOptions& options);
 EvalReport evaluate(Model& model, const BatchSource& source, int64_t batch, int64_t samples);
 
 }  // namespace weft

@@ -11,7 +11,7 @@
 #include "weft/kernel/conv/im2col.h"
 #include "weft/kernel/conv/sparse_conv.h"
 #include "weft/kernel/sparse.h"
-#include "weft/plan/calibration.h"
+#include "weft/plan/timings.h"
 
 namespace weft::test {
 namespace {

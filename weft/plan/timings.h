@@ -1,4 +1,4 @@
-// Calibration: how long dense and sparse products take on this machine, measured once and kept.
+// Timings: how long dense and sparse products take on this machine, measured once and kept.
 // Layers are predicted from a few shapes; a convolution is measured as it is, for there is no
 // telling one from another.
 //
@@ -102,13 +102,13 @@ ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pat
 // has more than 2^31 elements.
 void check_measurable(const ConvShape& shape);
 
-// $XDG_CACHE_HOME/weft/calibration.json, or ~/.cache/weft/calibration.json; empty without a home.
-std::filesystem::path default_calibration_path();
+// $XDG_CACHE_HOME/weft/timings.json, or ~/.cache/weft/timings.json; empty without a home.
+std::filesystem::path default_timings_path();
 
-class Calibration {
+class Timings {
  public:
   // An empty path keeps nothing.
-  explicit Calibration(std::filesystem::path path);
+  explicit Timings(std::filesystem::path path);
 
   // Whether a prediction would mean anything: the model stands on near-cubes, and a layer of one
   // token or eight inputs is another matter.

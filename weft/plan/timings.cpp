@@ -1,4 +1,4 @@
-#include "weft/plan/calibration.h"
+#include "weft/plan/timings.h"
 
 #include <unistd.h>
 
@@ -227,19 +227,19 @@ void check_measurable(const ConvShape& shape) {
              shape.spec());
 }
 
-std::filesystem::path default_calibration_path() {
+std::filesystem::path default_timings_path() {
   const auto from = [](const char* variable) -> std::filesystem::path {
     const char* value = std::getenv(variable);
     return value && value[0] == '/' ? value : "";
   };
   if (const auto cache = from("XDG_CACHE_HOME"); !cache.empty()) {
-    return cache / "weft" / "calibration.json";
+    return cache / "weft" / "timings.json";
   }
   const auto home = from("HOME");
-  return home.empty() ? home : home / ".cache" / "weft" / "calibration.json";
+  return home.empty() ? home : home / ".cache" / "weft" / "timings.json";
 }
 
-Calibration::Calibration(std::filesystem::path path) : path_(std::move(path)) { load(); }
+Timings::Timings(std::filesystem::path path) : path_(std::move(path)) { load(); }
 
 namespace {
 
@@ -253,7 +253,7 @@ std::string key_of(ProductKind kind, const Pattern& pattern, const std::string& 
 }  // namespace
 
 template <typename Measure>
-ProductTimes Calibration::measured(const std::string& key, Measure measure) {
+ProductTimes Timings::measured(const std::string& key, Measure measure) {
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
   if (stop_ != nullptr && *stop_ != 0) throw Stopped();
@@ -263,20 +263,19 @@ ProductTimes Calibration::measured(const std::string& key, Measure measure) {
   return times;
 }
 
-ProductTimes Calibration::measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
-                                  const Arithmetic& arithmetic) {
+ProductTimes Timings::measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                              const Arithmetic& arithmetic) {
   shape.check();
   return measured(key_of(kind, pattern, shape.str(), arithmetic),
                   [&] { return measure_product(kind, shape, pattern, arithmetic); });
 }
-ProductTimes Calibration::measure(ProductKind kind, const ConvShape& shape,
-                                  const Pattern& pattern) {
+ProductTimes Timings::measure(ProductKind kind, const ConvShape& shape, const Pattern& pattern) {
   check_measurable(shape);
   return measured(key_of(kind, pattern, shape.spec(), {}),
                   [&] { return measure_product(kind, shape, pattern); });
 }
 
-bool Calibration::covers(const LayerShape& shape) {
+bool Timings::covers(const LayerShape& shape) {
   const double side = std::cbrt(shape.flops() / 2.0);
   const auto near = [&](int64_t size) {
     return size >= 32 && static_cast<double>(size) >= side / 4.0 &&
@@ -287,8 +286,8 @@ bool Calibration::covers(const LayerShape& shape) {
 
 // Cost per flop (per weight, for packing) is linear between the shapes of the model in the
 // logarithm of their size, and constant beyond them.
-ProductTimes Calibration::predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
-                                  const Arithmetic& arithmetic) {
+ProductTimes Timings::predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+                              const Arithmetic& arithmetic) {
   shape.check();
   bool has_sparse = true;
   const auto cost = [&](size_t i) -> ProductTimes {
@@ -314,7 +313,7 @@ ProductTimes Calibration::predict(ProductKind kind, const LayerShape& shape, con
           between(below.dense_pack, above.dense_pack) * weights};
 }
 
-void Calibration::load() {
+void Timings::load() {
   // A cache that is not there or may not be read is measured again. What is there and is no small
   // file (a pipe, a folder, gigabytes) would never be replaced: that is for the user to mend.
   if (path_.empty() || ::access(path_.c_str(), R_OK) != 0) return;
@@ -337,7 +336,7 @@ void Calibration::load() {
   }
 }
 
-void Calibration::save() const {
+void Timings::save() const {
   if (path_.empty()) return;
   Json ms = Json::object();
   for (const auto& [key, times] : known_) {
