@@ -6,17 +6,20 @@ function(weft_arrows name)
   add_subdirectory(${name})
 endfunction()
 
-# weft_folder(NAME SOURCES ... SIMD ... LINKS ... USES ...): the library of weft/NAME, as weft::NAME.
-# It links the folders that its arrows name (weft/CMakeLists.txt); callers see them too.
+# weft_folder(NAME PUBLIC ... SOURCES ... SIMD ... LINKS ... USES ...): the library of weft/NAME, as
+# weft::NAME. It links the folders that its arrows name (weft/CMakeLists.txt); callers see them too.
 #
+#   PUBLIC headers that are installed; they include no others of weft. The rest are internals
 #   SIMD   sources that Highway compiles once for each instruction set; always units of their own
 #   LINKS  outside libraries that the headers need
 #   USES   outside libraries that only the sources need
 function(weft_folder name)
-  cmake_parse_arguments(arg "" "" "SOURCES;SIMD;LINKS;USES" ${ARGN})
+  cmake_parse_arguments(arg "" "" "PUBLIC;SOURCES;SIMD;LINKS;USES" ${ARGN})
   get_property(arrows GLOBAL PROPERTY WEFT_ARROWS_${name})
   list(TRANSFORM arrows PREPEND weft::)
   add_library(weft_${name} STATIC ${arg_SOURCES} ${arg_SIMD})
+  target_sources(weft_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
+    FILES ${arg_PUBLIC})
   set_source_files_properties(${arg_SIMD} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_library(weft::${name} ALIAS weft_${name})
   set_target_properties(weft_${name} PROPERTIES EXPORT_NAME ${name})

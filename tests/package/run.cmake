@@ -1,4 +1,5 @@
-# Installs the build into a fresh prefix, then configures, builds and runs the consumer against it.
+# Installs the build into a fresh prefix, then configures, builds and runs the consumers against it:
+# one without libtorch and, with TORCH, one that asks for COMPONENTS train.
 set(prefix ${WORK_DIR}/prefix)
 file(REMOVE_RECURSE ${WORK_DIR})
 function(run)
@@ -8,9 +9,19 @@ function(run)
   endif()
   message("${out}")
 endfunction()
+function(consume name)
+  run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${WORK_DIR}/${name} -G Ninja -DCMAKE_PREFIX_PATH=${prefix}
+    -DWEFT_PREFIX=${prefix} -DCMAKE_CXX_COMPILER=${CXX_COMPILER} ${ARGN})
+  run(${CMAKE_COMMAND} --build ${WORK_DIR}/${name})
+  run(${WORK_DIR}/${name}/consumer)
+endfunction()
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
-run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${WORK_DIR}/build -G Ninja -DCMAKE_PREFIX_PATH=${prefix}
-  -DCMAKE_CXX_COMPILER=${CXX_COMPILER})
-run(${CMAKE_COMMAND} --build ${WORK_DIR}/build)
-run(${WORK_DIR}/build/consumer)
+file(GLOB_RECURSE internals ${prefix}/include/*-inl.h)
+if(internals)
+  message(FATAL_ERROR "internal headers are installed: ${internals}")
+endif()
+consume(core)
+if(TORCH)
+  consume(train -DWITH_TRAIN=ON "-DWEFT_TORCH_DIR=${TORCH_DIR}")
+endif()
 run(${prefix}/bin/weft --version)
