@@ -53,7 +53,6 @@ function(weft_compile_options target)
   target_compile_definitions(${target} PRIVATE "HWY_DISABLED_TARGETS=(${disabled})")
 endfunction()
 
-# What is tested, not the tests: they would take longer to build than everything else.
 function(weft_sanitize target)
   # What fuzzers do not read files with would take most of the time to build.
   if(WEFT_FUZZ AND target MATCHES "^weft_(mask|estimate|kernel)$")
