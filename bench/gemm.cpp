@@ -423,7 +423,7 @@ std::vector<GemmRecord> bench_product(const GemmOptions& options, ProductKind ki
     if (cold) request.products_per_pack = 0;  // weights that never change
     // Weights of bf16 for activations of fp32 are nothing that it would decide.
     if (!cold || record.values == ValueType::kF32) {
-      record.plan = planner.plan(request)[product_of(kind)].path();
+      record.plan = planner.plan(request)[product_of(kind)];
     }
     records.push_back(record);
   }

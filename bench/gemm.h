@@ -53,7 +53,7 @@ struct GemmRecord {
   double pack_ms = 0;
   double mask_ms = 0;
   double peak_gflops = 0;                    // of the tile unit, in bf16 on a CPU that has one
-  std::optional<std::string> plan = {};      // packing counted in, unless tokens are few
+  std::optional<ProductPlan> plan = {};      // packing counted in, unless tokens are few
   std::optional<double> dense_bf16_ms = {};  // in fp32 only: the best bf16 product beside
   std::optional<double> dense_fp32_ms = {};  // in bf16 only: the best fp32 product beside
 

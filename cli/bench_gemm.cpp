@@ -84,7 +84,7 @@ class BenchGemmCommand : public Command {
                  fmt::format("{:.0f}{}", 100 * r.dense_gflops() / r.peak_gflops,
                              r.disturbed() ? "!" : ""),
                  fmt::format("{:.3g}", r.pack_ms), fmt::format("{:.3g}", r.mask_ms),
-                 r.plan.value_or("-")});
+                 r.plan ? r.plan->path() : "-"});
     }
     print(table.str());
     if (disturbed) {
@@ -141,7 +141,7 @@ class BenchGemmCommand : public Command {
     for (const bench::GemmRecord& r : records) {
       if (!r.plan) continue;
       ++planned;
-      if (!r.plan->starts_with("sparse")) continue;
+      if (r.plan->choice != Choice::kSparse) continue;
       ++sparse;
       least = std::min(least, r.dense_ms / (r.sparse_ms + (r.arithmetic.stream ? 0 : r.pack_ms)));
     }
@@ -228,7 +228,7 @@ class BenchGemmCommand : public Command {
                       {"mask_ms", r.mask_ms},
                       {"dense_gflops", r.dense_gflops()},
                       {"peak_gflops", r.peak_gflops},
-                      {"plan", r.plan ? Json(*r.plan) : Json(nullptr)},
+                      {"plan", r.plan ? Json(r.plan->path()) : Json(nullptr)},
                       {"dense_peer", r.dense_peer},
                       {"disturbed", r.disturbed()},
                       {"layout", r.kind == ProductKind::kBackwardWeightMasked

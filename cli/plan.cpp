@@ -115,7 +115,7 @@ class PlanCommand : public Command {
     table.add({shape, std::string(kind_name(one.kind)), ms(model.dense, predicted),
                ms(model.sparse, predicted), ms(model.pack, predicted), ms(now.dense),
                ms(now.sparse), ms(now.pack), one.path(),
-               one.note.empty() ? one.reason : one.reason + "; " + one.note});
+               one.note.empty() ? one.reason() : one.reason() + "; " + one.note});
     const bool sparse =
         one.choice == Choice::kSparse && one.kind != ProductKind::kBackwardWeightMasked;
     const auto json_ms = [&](double value) { return predicted ? Json(value) : Json(nullptr); };
@@ -138,7 +138,7 @@ class PlanCommand : public Command {
                     {"compute", compute_name(one.arithmetic.compute)},
                     {"layout", sparse ? Json(layout_name(one.arithmetic.layout())) : Json(nullptr)},
                     {"arithmetic", one.note},
-                    {"why", one.reason}});
+                    {"why", one.reason()}});
   }
 
   Planner saved_planner() const {

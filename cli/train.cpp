@@ -24,12 +24,9 @@ std::string duration_text(double seconds) {
 
 // "sparse 1.32": the choice, and dense time over sparse time with packing.
 std::string product_text(const ProductPlan& plan) {
-  const size_t equals = plan.reason.rfind("= ");
-  const std::string path = plan.path();
-  if (equals == std::string::npos) {
-    return plan.reason == "saved" || plan.reason == "asked for" ? path : plan.reason;
-  }
-  return fmt::format("{} {}", path, plan.reason.substr(equals + 2));
+  if (plan.was_timed()) return fmt::format("{} {:.2f}", plan.path(), plan.ratio);
+  const bool given = plan.cause == PlanCause::kSaved || plan.cause == PlanCause::kAskedFor;
+  return given ? plan.path() : plan.reason();
 }
 
 void print_layers(const std::vector<PlannedLayer>& layers) {
@@ -44,7 +41,7 @@ void print_layers(const std::vector<PlannedLayer>& layers) {
       row.push_back(layer.plan ? product_text(layer.plan->products[i]) : "dense");
       if (!layer.plan) continue;
       const ProductPlan& plan = layer.plan->products[i];
-      ratios |= plan.reason.find("= ") != std::string::npos;
+      ratios |= plan.was_timed();
       if (!plan.note.empty()) arithmetics.insert(plan.note);
     }
     row.push_back(report.reason);

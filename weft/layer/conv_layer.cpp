@@ -107,7 +107,7 @@ std::optional<LayerPlan> ConvLayer::plan_for(const Pattern& pattern) {
     ProductPlan& gradient = plan.products[static_cast<size_t>(Product::kBackwardWeight)];
     gradient = ProductPlan();
     gradient.kind = ProductKind::kBackwardWeight;
-    gradient.reason = "masked";
+    gradient.cause = PlanCause::kMaskedGradient;
   }
   return plan;
 }

@@ -412,7 +412,7 @@ std::optional<LayerPlan> Layer::sparse_plan() {
   ProductPlan& gradient = plan->products[static_cast<size_t>(Product::kBackwardWeight)];
   gradient = ProductPlan();
   gradient.kind = ProductKind::kBackwardWeight;
-  gradient.reason = "exact";
+  gradient.cause = PlanCause::kExactGradient;
   return plan;
 }
 

@@ -101,15 +101,29 @@ bool has_stream(const std::vector<Arithmetic>& all) {
   return std::any_of(all.begin(), all.end(), [](const Arithmetic& one) { return one.stream; });
 }
 
+// The paths by their names, as they are printed and saved.
+struct NamedPath {
+  std::string_view name;
+  Choice choice;
+  Compute compute;
+  bool stream;
+};
+constexpr NamedPath kPaths[] = {
+    {"dense", Choice::kDense, Compute::kFp32, false},
+    {"dense bf16", Choice::kDense, Compute::kBf16, false},
+    {"sparse", Choice::kSparse, Compute::kFp32, false},
+    {"sparse bf16", Choice::kSparse, Compute::kBf16, false},
+    {"sparse stream", Choice::kSparse, Compute::kFp32, true},
+};
+
 void restore_choice(const Json& value, ProductPlan& plan) {
-  for (const Choice choice : {Choice::kDense, Choice::kSparse}) {
-    for (const Arithmetic& arithmetic :
-         {Arithmetic{}, Arithmetic{.compute = Compute::kBf16}, Arithmetic{.stream = true}}) {
-      plan.choice = choice;
-      plan.arithmetic = arithmetic;
-      plan.reason = "saved";
-      if (value == plan.path()) return;
-    }
+  for (const NamedPath& path : kPaths) {
+    if (value != std::string(path.name)) continue;
+    plan.choice = path.choice;
+    plan.arithmetic.compute = path.compute;
+    plan.arithmetic.stream = path.stream;
+    plan.cause = PlanCause::kSaved;
+    return;
   }
   throw Error(
       "saved plan: a choice is none of 'dense', 'sparse', 'sparse stream', 'dense bf16' and "
@@ -129,11 +143,28 @@ std::string_view choice_name(Choice choice) {
 }
 
 std::string path_text(Choice choice, const Arithmetic& arithmetic) {
-  const bool stream = choice == Choice::kSparse && arithmetic.stream;
-  return fmt::format("{}{}", choice_name(choice),
-                     arithmetic.compute == Compute::kBf16 ? " bf16"
-                     : stream                             ? " stream"
-                                                          : "");
+  for (const NamedPath& path : kPaths) {
+    const bool stream =
+        choice == Choice::kSparse && arithmetic.compute == Compute::kFp32 && arithmetic.stream;
+    if (path.choice == choice && path.compute == arithmetic.compute && path.stream == stream) {
+      return std::string(path.name);
+    }
+  }
+  return std::string(choice_name(choice));
+}
+
+std::string ProductPlan::reason() const {
+  switch (cause) {
+    case PlanCause::kNothingPruned: return "nothing is pruned";
+    case PlanCause::kAskedFor: return "asked for";
+    case PlanCause::kSaved: return "saved";
+    case PlanCause::kExactGradient: return "exact";
+    case PlanCause::kMaskedGradient: return "masked";
+    case PlanCause::kMeasured:
+    case PlanCause::kPredicted: break;
+  }
+  return fmt::format("{}: dense / (sparse{}) = {:.2f}", measured ? "measured" : "predicted",
+                     packs ? " + packing" : "", ratio);
 }
 
 PlanMode parse_plan_mode(std::string_view text) {
@@ -184,16 +215,16 @@ ProductPlan Planner::decide(const Request& request, Product product) {
     const bool sparse = !nothing_pruned && mode_ == PlanMode::kSparse;
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
     plan.arithmetic = forced_arithmetic(request, plan);
-    plan.reason = nothing_pruned ? "nothing is pruned" : "asked for";
+    plan.cause = nothing_pruned ? PlanCause::kNothingPruned : PlanCause::kAskedFor;
   } else {
     const double packs = packs_per_product(request.products_per_pack, plan.kind);
     const Contest contest = time(request, packs, plan);
     const bool sparse = contest.ratio() > sparse_margin(contest.dense_ms, packs > 0);
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
     plan.arithmetic = sparse ? contest.sparse : contest.dense;
-    plan.reason =
-        fmt::format("{}: dense / (sparse{}) = {:.2f}", plan.measured ? "measured" : "predicted",
-                    packs > 0 ? " + packing" : "", contest.ratio());
+    plan.cause = plan.measured ? PlanCause::kMeasured : PlanCause::kPredicted;
+    plan.ratio = contest.ratio();
+    plan.packs = packs > 0;
   }
   plan.note = note_on(plan.arithmetic);
   return plan;

@@ -63,6 +63,17 @@ struct ConvRequest {
 // All that competes for a product of the request; its dense paths may be the same.
 std::vector<Arithmetic> contestants(const PlanRequest& request, ProductKind kind);
 
+// Why a product runs as it does.
+enum class PlanCause : uint8_t {
+  kNothingPruned,
+  kAskedFor,
+  kMeasured,        // at this shape
+  kPredicted,       // by the model
+  kSaved,           // in a plan that is repeated
+  kExactGradient,   // of a recipe that computes all of dW
+  kMaskedGradient,  // computed dense, and masked
+};
+
 struct ProductPlan {
   Choice choice = Choice::kDense;
   Arithmetic arithmetic;  // of the chosen path
@@ -71,11 +82,15 @@ struct ProductPlan {
   std::optional<ProductTimes> predicted;  // by the model, where it covers the shape
   ProductTimes times;     // that decided; zero if nothing was timed: the plan was forced, or saved
   bool measured = false;  // at this shape, not predicted from the model
-  std::string reason;
+  PlanCause cause = PlanCause::kAskedFor;
+  double ratio = 0.0;  // measured or predicted: dense time / (sparse time + packing)
+  bool packs = false;  // whether there is packing in it
   // Of bf16 operands: what multiplies them, and why nothing better; empty in fp32.
   std::string note;
 
   std::string path() const { return path_text(choice, arithmetic); }
+  bool was_timed() const { return cause == PlanCause::kMeasured || cause == PlanCause::kPredicted; }
+  std::string reason() const;  // for people
 };
 
 struct LayerPlan {

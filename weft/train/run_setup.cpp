@@ -188,7 +188,7 @@ Json layers_json(const std::vector<PlannedLayer>& layers) {
       for (const Product product : kProducts) {
         const ProductPlan& one = (*layer.plan)[product];
         Json& planned = entry[kind_name(one.kind)];
-        planned = {{"choice", choice_name(one.choice)}, {"reason", one.reason}};
+        planned = {{"choice", choice_name(one.choice)}, {"reason", one.reason()}};
         if (!one.note.empty()) planned["arithmetic"] = one.note;
       }
     }
