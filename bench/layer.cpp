@@ -38,7 +38,7 @@ struct Stretch {
   int64_t step = 0;
 };
 std::vector<Stretch> stretches_of(const LayerSettings& settings) {
-  if (settings.recipe.forward->keeps_more == nullptr) return {{1.0, 0}};
+  if (!settings.recipe.reads("removal_end")) return {{1.0, 0}};
   constexpr int kOfRemoval = 5;
   const double end = settings.recipe.schedule.removal_end;
   const auto total = static_cast<double>(settings.total_steps);
@@ -168,7 +168,7 @@ class RecipeBench {
     for (const Stretch& stretch : stretches_of(settings)) {
       const double removed = removal_progress(settings.recipe, stretch.step, settings.total_steps);
       parts_.push_back({stretch.share,
-                        settings.recipe.forward->keeps_more != nullptr ? removed : 1.0,
+                        settings.recipe.reads("removal_end") ? removed : 1.0,
                         std::make_unique<Bench>(shape, settings, stretch.step),
                         {}});
     }

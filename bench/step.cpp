@@ -21,7 +21,7 @@ std::string sparse_phase(const std::string& text) {
   std::string found = text;
   if (recipe.schedule.dense_head > 0) found += "+dense_head=0";
   if (recipe.schedule.dense_tail > 0) found += "+dense_tail=0";
-  if (recipe.forward->keeps_more != nullptr) found += "+removal_end=1e-9";
+  if (recipe.reads("removal_end")) found += "+removal_end=1e-9";
   return found;
 }
 

@@ -79,7 +79,7 @@ void print_step_records(const BenchStepArguments& arguments, const bench::StepRe
         *found.plain_all_threads_ms / found.dense_ms));
   }
   if (std::ranges::any_of(arguments.recipes, [](const std::string& recipe) {
-        return Recipe::parse(recipe).forward->keeps_more != nullptr;
+        return Recipe::parse(recipe).reads("removal_end");
       })) {
     print("\nlbc: after its removal only; before that it is slower (weft bench layer)\n");
   }

@@ -1,5 +1,5 @@
-// A network that trains without torch: two linear layers or two convolutions, every recipe, plain
-// gradient descent written here.
+// Layers that train without torch: a network of two linear layers under every recipe, with plain
+// gradient descent written here; and what a framework may do with a layer.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -193,15 +193,16 @@ TEST(LayerWithoutTorch, OperandsObeyThePattern) {
     SCOPED_TRACE(recipe);
     Network network(settings_of(recipe, "2:4"));
     for (int64_t step = 0; step < kSteps / 2 + 2; ++step) network.loss_after_step(step);
+    const Recipe parsed = Recipe::parse(recipe);
     for (const int number : {0, 1}) {
-      if (!network.layer(number).state().sparse()) continue;
-      const Recipe parsed = Recipe::parse(recipe);
-      if (parsed.forward->keeps_more != nullptr && network.layer(number).trains_scores()) continue;
+      ASSERT_EQ(network.layer(number).state().sparse(), !parsed.is_dense());
+      if (parsed.is_dense()) continue;
+      ASSERT_FALSE(network.layer(number).trains_scores());  // lbc has removed what it removes
       const std::vector<float> w = network.effective(number);
       for (size_t i = 0; i < w.size(); i += 4) {
         int kept = 0;
         for (size_t k = i; k < i + 4; ++k) kept += w[k] != 0.0f;
-        ASSERT_LE(kept, 2) << i;
+        ASSERT_EQ(kept, 2) << i;
       }
     }
   }
@@ -256,25 +257,118 @@ TEST(LayerWithoutTorch, AStateOfAnotherRecipeOrMalformedIsRefusedAndChangesNothi
   expect_refused(arrays, "no array 'row_order'");
 }
 
-// A mask from outside, as a run that is spread over processes has it from another one.
+// A mask from outside, as a run that is spread over processes has it from another one: before the
+// first pass or later, and never one that the recipe would contradict.
 TEST(LayerWithoutTorch, AGivenMaskIsUsedAndMustObey) {
-  LinearLayer layer(8, 8);
-  layer.configure(settings_of("static+dense_head=0", "2:4"));
   const std::vector<float> w = gaussian(64, 1);
-  layer.begin_pass({w.data()}, true);
   Mask mask(8, 8);
   for (int64_t r = 0; r < 8; ++r) {
     for (const int64_t c : {0, 1, 4, 5}) mask.set(r, c, true);
   }
-  layer.give_mask(mask);
-  std::vector<float> x(8, 0.0f), y(8), values(64);
-  x[1] = 1.0f;
-  x[2] = 1.0f;
-  layer.forward<float>(w.data(), {x.data(), 1, 8}, nullptr, {y.data(), 1, 8});
-  for (size_t o = 0; o < 8; ++o) EXPECT_EQ(y[o], w[o * 8 + 1]);
-  mask.set(0, 2, true);
-  EXPECT_THROW(layer.give_mask(mask), Error);
-  EXPECT_THROW(layer.give_mask(Mask(8, 4)), Error);
+  for (const bool first : {true, false}) {
+    LinearLayer layer(8, 8);
+    layer.configure(settings_of("static+dense_head=0", "2:4"));
+    if (!first) layer.begin_pass({w.data()}, true);
+    layer.give_mask(mask);
+    if (first) layer.begin_pass({w.data()}, true);
+    std::vector<float> x(8, 0.0f), y(8), dx(8);
+    x[1] = x[2] = 1.0f;
+    layer.forward<float>(w.data(), {x.data(), 1, 8}, nullptr, {y.data(), 1, 8});
+    for (size_t o = 0; o < 8; ++o) EXPECT_EQ(y[o], w[o * 8 + 1]);
+    std::fill(x.begin(), x.end(), 0.0f);
+    x[3] = 1.0f;
+    layer.backward_data<float>(w.data(), {x.data(), 1, 8}, {dx.data(), 1, 8});
+    for (size_t i = 0; i < 8; ++i) EXPECT_EQ(dx[i], i % 4 < 2 ? w[3 * 8 + i] : 0.0f) << i;
+    Mask crowded = mask;
+    crowded.set(0, 2, true);
+    EXPECT_THROW(layer.give_mask(crowded), Error);
+    EXPECT_THROW(layer.give_mask(Mask(8, 4)), Error);
+    EXPECT_EQ(layer.state().forward, mask);
+  }
+  for (const char* recipe : {"bi-mask", "s-ste", "static", "dense"}) {
+    LinearLayer layer(8, 8);
+    layer.configure(settings_of(recipe, "2:4"));
+    EXPECT_THROW(layer.give_mask(mask), Error) << recipe;
+  }
+}
+
+TEST(LayerWithoutTorch, AProductOfALayerThatIsNotReadyIsAnError) {
+  LinearLayer layer(8, 8);
+  layer.configure(settings_of("ste", "2:4"));
+  const std::vector<float> w = gaussian(64, 1), x = gaussian(8, 2);
+  std::vector<float> y(8);
+  const auto forward = [&] {
+    layer.forward<float>(w.data(), {x.data(), 1, 8}, nullptr, {y.data(), 1, 8});
+  };
+  EXPECT_THROW(forward(), Error) << "before the first pass";
+  layer.begin_pass({w.data()}, true);
+  EXPECT_NO_THROW(forward());
+  layer.count_step();
+  EXPECT_THROW(forward(), Error) << "with the masks of the weights before the step";
+  layer.bring_up_to_date({w.data()});
+  EXPECT_NO_THROW(forward());
+  const std::vector<Bf16> narrow(8);
+  std::vector<Bf16> result(8);
+  EXPECT_THROW(layer.forward<Bf16>(w.data(), {narrow.data(), 1, 8}, nullptr, {result.data(), 1, 8}),
+               Error);
+  LinearLayer lbc(8, 8);
+  lbc.configure(settings_of("lbc", "2:4"));
+  EXPECT_THROW(lbc.begin_pass({w.data()}, true), Error) << "without its scores";
+}
+
+// Weights that cannot be used leave no operands of the ones before.
+TEST(LayerWithoutTorch, AFailedUpdateLeavesNothingStale) {
+  LinearLayer layer(8, 8);
+  layer.configure(settings_of("ste", "2:4"));
+  std::vector<float> w = gaussian(64, 1);
+  layer.begin_pass({w.data()}, true);
+  const int64_t stamp = layer.stamp();
+  layer.count_step();
+  w[5] = NAN;
+  EXPECT_THROW(layer.bring_up_to_date({w.data()}), Error);
+  EXPECT_NE(layer.stamp(), stamp);
+  std::vector<float> y(8);
+  EXPECT_THROW(layer.forward<float>(w.data(), {w.data() + 8, 1, 8}, nullptr, {y.data(), 1, 8}),
+               Error);
+}
+
+// g and x as columns of wider matrices, as those of a fused projection.
+TEST(LayerWithoutTorch, ActivationsMayHaveGapsBetweenRows) {
+  constexpr int64_t kTokens = 12, kSize = 8, kWide = 20;
+  const std::vector<float> w = gaussian(64, 1), x = gaussian(kTokens * kWide, 2),
+                           g = gaussian(kTokens * kWide, 3);
+  const auto closed = [&](const std::vector<float>& wide) {
+    std::vector<float> all;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      all.insert(all.end(), wide.begin() + t * kWide + 4, wide.begin() + t * kWide + 4 + kSize);
+    }
+    return all;
+  };
+  const std::vector<float> x2 = closed(x), g2 = closed(g);
+  for (const PlanMode mode : {PlanMode::kSparse, PlanMode::kDense}) {
+    for (const char* recipe : {"ste", "s-ste", "s-ste+fp8", "static+dense_head=0"}) {
+      SCOPED_TRACE(recipe);
+      LinearLayer layer(kSize, kSize);
+      layer.configure(settings_of(recipe, "2:4", mode));
+      layer.begin_pass({w.data()}, true);
+      const Pass pass = layer.next_pass();
+      std::vector<float> results[2];
+      for (const bool gaps : {false, true}) {
+        const MatrixView<const float> in(gaps ? x.data() + 4 : x2.data(), kTokens, kSize,
+                                         gaps ? kWide : kSize);
+        const MatrixView<const float> back(gaps ? g.data() + 4 : g2.data(), kTokens, kSize,
+                                           gaps ? kWide : kSize);
+        std::vector<float> y(kTokens * kSize), dx(kTokens * kSize), dw(kSize * kSize);
+        layer.forward<float>(w.data(), in, nullptr, {y.data(), kTokens, kSize});
+        layer.backward_data<float>(w.data(), back, {dx.data(), kTokens, kSize});
+        layer.backward_weight<float>(w.data(), back, in, pass, {dw.data(), kSize, kSize});
+        for (const auto* part : {&y, &dx, &dw}) {
+          results[gaps].insert(results[gaps].end(), part->begin(), part->end());
+        }
+      }
+      EXPECT_EQ(results[0], results[1]);
+    }
+  }
 }
 
 // A batch that is cut in two, each part told where it begins, draws the sample of the whole.
@@ -282,27 +376,54 @@ TEST(LayerWithoutTorch, SamplesKnowWhereTheirTokensBegin) {
   constexpr int64_t kTokens = 16, kSize = 8;
   const std::vector<float> w = gaussian(kSize * kSize, 1), x = gaussian(kTokens * kSize, 2),
                            g = gaussian(kTokens * kSize, 3);
-  LinearLayer layer(kSize, kSize);
-  layer.configure(settings_of("s-ste", "2:4", PlanMode::kDense));
-  layer.begin_pass({w.data()}, true);
-  const auto dw_of = [&](int64_t first, int64_t tokens, Pass pass) {
-    std::vector<float> dw(kSize * kSize);
-    layer.backward_weight<float>(w.data(), {g.data() + first * kSize, tokens, kSize},
-                                 {x.data() + first * kSize, tokens, kSize}, pass,
-                                 {dw.data(), kSize, kSize});
-    return dw;
-  };
-  const std::vector<float> whole = dw_of(0, kTokens, {5, 0, 0, 0});
-  const std::vector<float> front = dw_of(0, 8, {5, 0, 0, 0}), back = dw_of(8, 8, {5, 0, 0, 8});
-  const std::vector<float> wrong = dw_of(8, 8, {5, 0, 0, 0});
-  double gap = 0.0, others = 0.0;
-  for (size_t i = 0; i < whole.size(); ++i) {
-    gap = std::max<double>(gap, std::abs(whole[i] - (front[i] + back[i])));
-    others = std::max<double>(others, std::abs(whole[i] - (front[i] + wrong[i])));
+  for (const PlanMode mode : {PlanMode::kDense, PlanMode::kSparse}) {
+    LinearLayer layer(kSize, kSize);
+    layer.configure(settings_of("s-ste", "2:4", mode));
+    layer.begin_pass({w.data()}, true);
+    const auto dw_of = [&](int64_t first, int64_t tokens, Pass pass) {
+      std::vector<float> dw(kSize * kSize);
+      layer.backward_weight<float>(w.data(), {g.data() + first * kSize, tokens, kSize},
+                                   {x.data() + first * kSize, tokens, kSize}, pass,
+                                   {dw.data(), kSize, kSize});
+      return dw;
+    };
+    const std::vector<float> whole = dw_of(0, kTokens, {5, 0, 0, 0});
+    const std::vector<float> front = dw_of(0, 8, {5, 0, 0, 0}), back = dw_of(8, 8, {5, 0, 0, 8});
+    const std::vector<float> wrong = dw_of(8, 8, {5, 0, 0, 0});
+    double gap = 0.0, others = 0.0;
+    for (size_t i = 0; i < whole.size(); ++i) {
+      gap = std::max<double>(gap, std::abs(whole[i] - (front[i] + back[i])));
+      others = std::max<double>(others, std::abs(whole[i] - (front[i] + wrong[i])));
+    }
+    EXPECT_LT(gap, 1e-5);
+    EXPECT_GT(others, 1e-2);
+    EXPECT_THROW(dw_of(8, 8, {5, 0, 0, 6}), Error);
   }
-  EXPECT_LT(gap, 1e-5);
-  EXPECT_GT(others, 1e-2);
-  EXPECT_THROW(dw_of(8, 8, {5, 0, 0, 6}), Error);
+}
+
+// The positions of an image are its tokens, and groups begin with every image: 3 x 3 positions make
+// three groups of four, the last of one.
+TEST(LayerWithoutTorch, SamplesOfConvolutionsKnowWhichImageIsTheirFirst) {
+  ConvShape geometry;
+  geometry.ins = geometry.outs = 8;
+  const std::vector<float> w = gaussian(64, 1), x = gaussian(4 * 72, 2), g = gaussian(4 * 72, 3);
+  for (const PlanMode mode : {PlanMode::kDense, PlanMode::kSparse}) {
+    ConvLayer layer(geometry);
+    layer.configure(settings_of("s-ste", "2:4", mode));
+    layer.begin_pass({w.data()}, true);
+    const auto dw_of = [&](int64_t first, int64_t images, int64_t token) {
+      std::vector<float> dw(64);
+      const std::array<int64_t, 4> sizes = {images, 8, 3, 3};
+      layer.backward_weight<float>(w.data(), {g.data() + first * 72, sizes},
+                                   {x.data() + first * 72, sizes}, {5, 0, 0, token}, dw.data());
+      return dw;
+    };
+    const std::vector<float> whole = dw_of(0, 4, 0), front = dw_of(0, 3, 0), back = dw_of(3, 1, 27);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_NEAR(whole[i], front[i] + back[i], 1e-4) << i;
+    }
+    EXPECT_THROW(dw_of(3, 1, 12), Error);
+  }
 }
 
 // The same numbers in channels last, forward and back.
@@ -376,16 +497,41 @@ void decay_by_sign(const DecayCall<T>& call) {
   }
 }
 
+// Drops the first output of every four going backward, and claims more than it may.
+void find_backward(const LayerInput& input, const float*, LayerState& state) {
+  state.backward = Mask(input.shape.outs, input.shape.cols());
+  for (int64_t r = 0; r < input.shape.outs; ++r) {
+    for (int64_t c = 0; c < input.shape.cols(); ++c) state.backward.set(r, c, r % 4 != 0);
+  }
+}
+
+void double_values(const LayerInput& input, const LayerState& state, float* out) {
+  for (int64_t i = 0; i < input.shape.outs * input.shape.cols(); ++i) {
+    out[i] = state.forward.at(i / input.shape.cols(), i % input.shape.cols()) ? 2 * input.weights[i]
+                                                                              : 0.0f;
+  }
+}
+void double_values_in_double(const LayerInput&, const LayerState&, const double*, double*) {}
+
+void add_parts_of_a_user() {
+  static const bool once = [] {
+    add_part(ForwardPart{.name = "first-of-group", .by_magnitude = true, .find = find_first});
+    add_part(ForwardPart{.name = "twice",
+                         .by_magnitude = true,
+                         .find = find_first,
+                         .values = double_values,
+                         .values_in_double = double_values_in_double});
+    add_part(BackwardPart{.name = "three-of-four", .find = find_backward});
+    add_part(GradientPart{.name = "my-mvue", .sampler = Sampler::kExact});
+    add_part(DecayPart{
+        .name = "sign", .apply = decay_by_sign<float>, .apply_in_double = decay_by_sign<double>});
+    return true;
+  }();
+  ASSERT_TRUE(once);
+}
+
 TEST(Parts, OfAUserTrainLikeThoseOfThePapers) {
-  static const ForwardPart first = {
-      .name = "first-of-group", .by_magnitude = true, .find = find_first};
-  static const DecayPart sign = {
-      .name = "sign", .apply = decay_by_sign<float>, .apply_in_double = decay_by_sign<double>};
-  static const GradientPart mine = {.name = "my-mvue", .sampler = Sampler::kExact};
-  add_part(first);
-  add_part(sign);
-  add_part(mine);
-  EXPECT_THROW(add_part(first), Error) << "the name is taken";
+  add_parts_of_a_user();
   Network network(
       settings_of("sr-ste+forward=first-of-group+decay=sign+gradient=my-mvue+lambda=1e-3", "2:4"));
   double begin = 0.0, end = 0.0;
@@ -397,6 +543,67 @@ TEST(Parts, OfAUserTrainLikeThoseOfThePapers) {
   EXPECT_LT(end, begin);
   const std::vector<float> w = network.effective(0);
   for (size_t i = 0; i < w.size(); ++i) EXPECT_EQ(w[i] != 0.0f, i % 4 < 2) << i;
+}
+
+// Each of the parts shows in the numbers of one step.
+TEST(Parts, OfAUserAreAllCalled) {
+  add_parts_of_a_user();
+  const std::vector<float> w = gaussian(64, 1), g = gaussian(8 * 8, 2), x = gaussian(8 * 8, 3);
+  LinearLayer layer(8, 8);
+  layer.configure(settings_of(
+      "sr-ste+forward=twice+backward=three-of-four+gradient=my-mvue+decay=sign+lambda=0.5", "2:4"));
+  layer.begin_pass({w.data()}, true);
+  std::vector<float> one(8, 0.0f), y(8), dx(8), dw(64), exact(64, 0.0f);
+  one[1] = 1.0f;
+  layer.forward<float>(w.data(), {one.data(), 1, 8}, nullptr, {y.data(), 1, 8});
+  for (size_t o = 0; o < 8; ++o) EXPECT_EQ(y[o], 2 * w[o * 8 + 1]);
+  for (const size_t out : {4u, 5u}) {
+    std::vector<float> back(8, 0.0f);
+    back[out] = 1.0f;
+    layer.backward_data<float>(w.data(), {back.data(), 1, 8}, {dx.data(), 1, 8});
+    for (size_t i = 0; i < 8; ++i) {
+      // Never what the forward mask drops, whatever the part says.
+      EXPECT_EQ(dx[i], out == 5 && i % 4 < 2 ? 2 * w[out * 8 + i] : 0.0f) << out << " " << i;
+    }
+  }
+  layer.backward_weight<float>(w.data(), {g.data(), 8, 8}, {x.data(), 8, 8}, layer.next_pass(),
+                               {dw.data(), 8, 8});
+  for (size_t o = 0; o < 8; ++o) {
+    for (size_t t = 0; t < 8; ++t) {
+      for (size_t i = 0; i < 8; ++i) exact[o * 8 + i] += g[t * 8 + o] * x[t * 8 + i];
+    }
+  }
+  double gap = 0.0;
+  for (size_t i = 0; i < 64; ++i) gap = std::max<double>(gap, std::abs(dw[i] - exact[i]));
+  EXPECT_GT(gap, 1e-2) << "a sample, not all of the gradient";
+  std::vector<float> moved = w, before = dw;
+  layer.add_decay(moved.data(), dw.data(), 0.1);
+  for (size_t i = 0; i < 64; ++i) {
+    EXPECT_NEAR(dw[i] - before[i], i % 4 < 2 ? 0.0f : w[i] > 0 ? 0.5f : -0.5f, 1e-5) << i;
+  }
+}
+
+TEST(Parts, ThatLackAFunctionOrHaveATakenNameAreRefused) {
+  add_parts_of_a_user();
+  EXPECT_THROW(add_part(ForwardPart{.name = "first-of-group", .find = find_first}), Error);
+  EXPECT_THROW(add_part(ForwardPart{.name = "empty"}), Error);
+  EXPECT_THROW(add_part(ForwardPart{.name = "half", .find = find_first, .values = double_values}),
+               Error);
+  EXPECT_THROW(add_part(ForwardPart{.name = "a+b", .find = find_first}), Error);
+  EXPECT_THROW(add_part(BackwardPart{.name = "same again"}), Error);
+  EXPECT_THROW(add_part(DecayPart{.name = "float-only", .apply = decay_by_sign<float>}), Error);
+}
+
+// A mask that is not found by magnitude is found at every step, whatever a recipe says of intervals.
+TEST(Parts, AUnionInARecipeOfAFixedMaskIsStillRemovedFrom) {
+  Network network(settings_of("static+forward=union+dense_head=0", "2:4"));
+  for (int64_t step = 0; step < kSteps; ++step) network.loss_after_step(step);
+  const std::vector<float> w = network.effective(0);
+  for (size_t i = 0; i < w.size(); i += 4) {
+    int kept = 0;
+    for (size_t k = i; k < i + 4; ++k) kept += w[k] != 0.0f;
+    ASSERT_EQ(kept, 2) << i;
+  }
 }
 
 }  // namespace

@@ -11,10 +11,6 @@
 namespace weft {
 namespace {
 
-double& seconds_of(LayerTimes& times, Product product) {
-  return times.products[static_cast<size_t>(product)];
-}
-
 // Calls visit(place in `view`, place in NCHW) for every element.
 template <typename T, typename Visit>
 void for_each_element(const ImageView<T>& view, Visit visit) {
@@ -92,6 +88,15 @@ ConvShape ConvLayer::shape_for(const std::array<int64_t, 4>& x_sizes) const {
   return shape;
 }
 
+// Groups begin with every image (kernel/conv/sparse_conv.h), so the last of an image may be short.
+int64_t ConvLayer::first_group_of(const Pass& pass, const ConvShape& shape) const {
+  const int64_t positions = shape.positions(), group = settings().pattern.group();
+  WEFT_CHECK(pass.first_token >= 0 && pass.first_token % positions == 0,
+             "{}: a first token of {}: images have {} positions", label(), pass.first_token,
+             positions);
+  return pass.first_token / positions * ((positions + group - 1) / group);
+}
+
 Way ConvLayer::way_at(const ConvShape& shape, Product product, const Pattern& pattern) {
   if (shape.images == 0) return {};
   const ConvRequest request{shape, pattern, state().sparse() && recipe().forward->transposable,
@@ -113,13 +118,13 @@ std::optional<LayerPlan> ConvLayer::plan_for(const Pattern& pattern) {
 }
 
 template <typename T>
-void ConvLayer::forward(const float* weights, ImageView<const T> x, const float* bias,
+void ConvLayer::forward(const LayerWeights& weights, ImageView<const T> x, const float* bias,
                         ImageView<T> y) {
   const ConvShape shape = last_ = shape_for(x.sizes);
   require_sizes(y.sizes, shape, "an output");
   const Input<T> input(x, recipe().fp8, Fp8::kE4m3);
   const Output<T> output(y);
-  const Operands& own = operands(weights);
+  const Operands& own = operands<T>(weights);
   const Operand& w = own.forward;
   const float* values = forward_operand(weights);
   const bool sparse = w.mask != nullptr && way_at(shape, Product::kForward, own.planned).sparse;
@@ -130,7 +135,7 @@ void ConvLayer::forward(const float* weights, ImageView<const T> x, const float*
     packed_forward_ = true;
   }
   const T* dense = sparse ? nullptr : dense_copy<T>(dense_forward_, w, values);
-  const Stopwatch watch(seconds_of(times_, Product::kForward));
+  const Stopwatch watch(times_.of(Product::kForward));
   if (sparse) {
     sparse_conv_forward(shape, input.data(), forward_pack_, bias, 0.0f, output.data());
   } else {
@@ -140,12 +145,12 @@ void ConvLayer::forward(const float* weights, ImageView<const T> x, const float*
 }
 
 template <typename T>
-void ConvLayer::backward_data(const float* weights, ImageView<const T> g, ImageView<T> dx) {
+void ConvLayer::backward_data(const LayerWeights& weights, ImageView<const T> g, ImageView<T> dx) {
   const ConvShape shape = shape_for(dx.sizes);
   require_sizes(g.sizes, shape, "a gradient");
   const Input<T> gradient(g, recipe().fp8, Fp8::kE5m2);
   const Output<T> output(dx);
-  const Operands& own = operands(weights);
+  const Operands& own = operands<T>(weights);
   const Operand& w = own.backward;
   const float* values = backward_operand(weights);
   const bool sparse =
@@ -158,7 +163,7 @@ void ConvLayer::backward_data(const float* weights, ImageView<const T> g, ImageV
   }
   const T* dense = sparse ? nullptr : dense_copy<T>(dense_backward_, w, values);
   {
-    const Stopwatch watch(seconds_of(times_, Product::kBackwardData));
+    const Stopwatch watch(times_.of(Product::kBackwardData));
     if (sparse) {
       sparse_conv_backward_data(shape, gradient.data(), backward_pack_, 0.0f, output.data());
     } else {
@@ -171,10 +176,10 @@ void ConvLayer::backward_data(const float* weights, ImageView<const T> g, ImageV
 
 // dx against that of the whole forward operand.
 template <typename T>
-void ConvLayer::compare_with_exact(const float* weights, const ConvShape& shape, const T* g,
+void ConvLayer::compare_with_exact(const LayerWeights& weights, const ConvShape& shape, const T* g,
                                    const T* dx) {
   AlignedBuffer<float> values(static_cast<size_t>(shape.w_size()));
-  effective_values(weights, values.data());
+  effective_values(weights.values, values.data());
   const auto operand = round_like(dx, std::move(values));
   AlignedBuffer<T> exact(static_cast<size_t>(shape.x_size()));
   dense_conv_backward_data(shape, g, static_cast<const T*>(operand.data()), 0.0f, exact.data());
@@ -182,18 +187,18 @@ void ConvLayer::compare_with_exact(const float* weights, const ConvShape& shape,
 }
 
 template <typename T>
-void ConvLayer::backward_weight(const float* weights, ImageView<const T> g, ImageView<const T> x,
-                                const Pass& pass, float* dw) {
+void ConvLayer::backward_weight(const LayerWeights& weights, ImageView<const T> g,
+                                ImageView<const T> x, const Pass& pass, float* dw) {
   const ConvShape shape = shape_for(x.sizes);
   require_sizes(g.sizes, shape, "a gradient");
-  operands(weights);
-  const std::optional<Sampling> sample = sampling(pass);
+  operands<T>(weights);  // that the layer is ready for a product
+  const std::optional<Sampling> sample = sampling(pass, first_group_of(pass, shape));
   const bool fp8 = recipe().fp8;
   const Input<T> input(x, fp8, Fp8::kE5m2);
   const Input<T> gradient(g, fp8 && !sample, Fp8::kE5m2);  // a sample is rounded after it is drawn
   if (sample) return sampled_weight(shape, gradient.data(), input.data(), *sample, dw);
   note(Product::kBackwardWeight, {});
-  const Stopwatch watch(seconds_of(times_, Product::kBackwardWeight));
+  const Stopwatch watch(times_.of(Product::kBackwardWeight));
   dense_conv_backward_weight(shape, gradient.data(), input.data(), 0.0f, dw);
   if (recipe().gradient->masked && state().sparse()) masked_copy(dw, state().forward, dw);
 }
@@ -212,10 +217,10 @@ void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
                             sampling.rounding, std::move(gradient_pack_));
       round_like(g, gradient_pack_);
     }
-    const Stopwatch watch(seconds_of(times_, Product::kBackwardWeight));
+    const Stopwatch watch(times_.of(Product::kBackwardWeight));
     return sparse_conv_backward_weight(shape, gradient_pack_, x, 0.0f, dw);
   }
-  const Stopwatch watch(seconds_of(times_, Product::kBackwardWeight));
+  const Stopwatch watch(times_.of(Product::kBackwardWeight));
   const float* wide = as_floats(g, shape.y_size());
   AlignedBuffer<float> scales(static_cast<size_t>(shape.y_size()));
   sample_conv_scales(wide, shape, options, scales.data());
@@ -224,11 +229,12 @@ void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
   dense_conv_backward_weight(shape, sample.data(), x, 0.0f, dw);
 }
 
-#define WEFT_CONV_LAYER_OF(T)                                                                     \
-  template void ConvLayer::forward(const float*, ImageView<const T>, const float*, ImageView<T>); \
-  template void ConvLayer::backward_data(const float*, ImageView<const T>, ImageView<T>);         \
-  template void ConvLayer::backward_weight(const float*, ImageView<const T>, ImageView<const T>,  \
-                                           const Pass&, float*);
+#define WEFT_CONV_LAYER_OF(T)                                                                    \
+  template void ConvLayer::forward(const LayerWeights&, ImageView<const T>, const float*,        \
+                                   ImageView<T>);                                                \
+  template void ConvLayer::backward_data(const LayerWeights&, ImageView<const T>, ImageView<T>); \
+  template void ConvLayer::backward_weight(const LayerWeights&, ImageView<const T>,              \
+                                           ImageView<const T>, const Pass&, float*);
 WEFT_CONV_LAYER_OF(float)
 WEFT_CONV_LAYER_OF(Bf16)
 #undef WEFT_CONV_LAYER_OF

@@ -44,11 +44,12 @@ class ConvLayer : public Layer {
   ConvShape shape_for(const std::array<int64_t, 4>& x_sizes) const;
 
   template <typename T>
-  void forward(const float* weights, ImageView<const T> x, const float* bias, ImageView<T> y);
+  void forward(const LayerWeights& weights, ImageView<const T> x, const float* bias,
+               ImageView<T> y);
   template <typename T>
-  void backward_data(const float* weights, ImageView<const T> g, ImageView<T> dx);
+  void backward_data(const LayerWeights& weights, ImageView<const T> g, ImageView<T> dx);
   template <typename T>
-  void backward_weight(const float* weights, ImageView<const T> g, ImageView<const T> x,
+  void backward_weight(const LayerWeights& weights, ImageView<const T> g, ImageView<const T> x,
                        const Pass& pass, float* dw);
 
  private:
@@ -56,9 +57,11 @@ class ConvLayer : public Layer {
   std::optional<LayerPlan> plan_for(const Pattern& pattern) override;
   void forget_inputs() override { last_ = {}; }
   void forget_packs() override { packed_forward_ = packed_backward_ = false; }
+  int64_t first_group_of(const Pass& pass, const ConvShape& shape) const;
   Way way_at(const ConvShape& shape, Product product, const Pattern& pattern);
   template <typename T>
-  void compare_with_exact(const float* weights, const ConvShape& shape, const T* g, const T* dx);
+  void compare_with_exact(const LayerWeights& weights, const ConvShape& shape, const T* g,
+                          const T* dx);
   template <typename T>
   void sampled_weight(const ConvShape& shape, const T* g, const T* x, const Sampling& sampling,
                       float* dw);

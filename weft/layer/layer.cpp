@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "weft/core/error.h"
@@ -120,6 +121,10 @@ std::optional<ScoreRow::Shape> Layer::score_shape() const {
 }
 
 void Layer::first_scores(std::span<float> scores) const {
+  const auto shape = score_shape();
+  WEFT_CHECK(shape && static_cast<int64_t>(scores.size()) == shape->size(),
+             "{}: {} scores, and its recipe has {}", label(), scores.size(),
+             shape ? shape->size() : 0);
   recipe().forward->scores->first(shape_, settings_.pattern, scores);
 }
 
@@ -148,6 +153,12 @@ void Layer::forget_operands() {
 
 void Layer::update(const LayerWeights& weights, Occasion occasion) {
   const Stopwatch watch(times_.mask);
+  forget_operands();  // whatever happens: the state may change before something is found wrong
+  if (const auto shape = score_shape()) {
+    WEFT_CHECK(static_cast<int64_t>(weights.scores.size()) == shape->size(),
+               "{}: {} scores, and its recipe has {}", label(), weights.scores.size(),
+               shape->size());
+  }
   LayerInput input = input_of(weights);
   input.replaced = occasion == Occasion::kReplaced;
   Mask before;
@@ -163,12 +174,12 @@ void Layer::update(const LayerWeights& weights, Occasion occasion) {
     if (occasion != Occasion::kTrainingPass) changed_bits_ = std::exchange(refreshed_bits_, 0);
   }
   step_pending_ = refresh_owed_ = false;
-  forget_operands();
 }
 
 void Layer::bring_up_to_date(const LayerWeights& weights) { update(weights, Occasion::kStep); }
 
 void Layer::weights_changed(const LayerWeights& weights) {
+  forget_operands();
   if (state_.begun) update(weights, Occasion::kReplaced);
 }
 
@@ -206,11 +217,25 @@ void Layer::count_step() {
 
 // ---- operands
 
-const Layer::Operands& Layer::operands(const float* weights) {
-  if (operands_valid_) return operands_;
+template <typename T>
+const Layer::Operands& Layer::operands(const LayerWeights& weights) {
+  WEFT_CHECK(state_.begun && !step_pending_, "{}: a product {}: call {} first", label(),
+             state_.begun ? "after a step was counted" : "before the first pass",
+             state_.begun ? "bring_up_to_date" : "begin_pass");
+  const bool bf16 = std::is_same_v<T, Bf16>;
+  WEFT_CHECK(bf16 == (settings_.precision == Precision::kBf16),
+             "{}: activations of another type than the layer's {}", label(),
+             precision_name(settings_.precision));
+  if (!operands_valid_) make_operands(weights);
+  return operands_;
+}
+template const Layer::Operands& Layer::operands<float>(const LayerWeights&);
+template const Layer::Operands& Layer::operands<Bf16>(const LayerWeights&);
+
+void Layer::make_operands(const LayerWeights& weights) {
   {
     const Stopwatch watch(times_.mask);
-    make_values(weights);
+    make_values(weights.values);
     operands_ = Operands();
     if (state_.sparse()) describe(operands_);
     operands_.forward.precision = operands_.backward.precision = settings_.precision;
@@ -219,7 +244,6 @@ const Layer::Operands& Layer::operands(const float* weights) {
   dense_backward_.forget();
   forget_packs();
   operands_valid_ = true;
-  return operands_;
 }
 
 void Layer::make_values(const float* weights) {
@@ -242,10 +266,10 @@ void Layer::make_values(const float* weights) {
   round_to_fp8(forward, Fp8::kE4m3, forward);
 }
 
-const float* Layer::forward_operand(const float* weights) const {
-  return own_values_ ? forward_values_.data() : weights;
+const float* Layer::forward_operand(const LayerWeights& weights) const {
+  return own_values_ ? forward_values_.data() : weights.values;
 }
-const float* Layer::backward_operand(const float* weights) const {
+const float* Layer::backward_operand(const LayerWeights& weights) const {
   return own_backward_values_ ? backward_values_.data() : forward_operand(weights);
 }
 
@@ -279,7 +303,6 @@ void Layer::describe(Operands& operands) const {
   // Under a row order outputs are N:M in their places, and the depth of Wᵀ is packed as it lies;
   // its rows, the inputs, share all the same.
   operands.backward.ragged = !part.transposable || !state_.row_order.empty();
-  operands.transposable = part.transposable;
   operands.planned = pattern;
   operands.masked_gradient = recipe().gradient->masked;
   if (keeps_more) {  // the pattern of its density stands for it
@@ -315,29 +338,27 @@ void Layer::effective_values(const double* weights, double* out) const {
   }
 }
 
-std::optional<Sampling> Layer::sampling(const Pass& pass) const {
+std::optional<Sampling> Layer::sampling(const Pass& pass, int64_t first_group) const {
   const Recipe& r = recipe();
   const bool dense_phase = !r.is_dense() && !state_.sparse();
   if (!r.samples_gradient() || dense_phase) return std::nullopt;
-  const int64_t group = settings_.pattern.group();
-  WEFT_CHECK(pass.first_token >= 0 && pass.first_token % group == 0,
-             "{}: a first token of {}: samples are drawn of groups of {}", label(),
-             pass.first_token, group);
   SampleOptions options{.pattern = settings_.pattern};
   options.sampler = *r.gradient->sampler;
   options.key = {pass.seed, static_cast<uint64_t>(pass.step), static_cast<uint32_t>(state_.layer),
                  static_cast<uint32_t>(pass.call * settings_.replicas + settings_.replica)};
-  options.first_group = pass.first_token / group;
+  options.first_group = first_group;
   return Sampling{options, r.fp8 ? std::optional(Fp8::kE5m2) : std::nullopt};
 }
 
 void Layer::score_gradient(const float* weights, const float* dw, float* d_scores) const {
+  WEFT_CHECK(score_shape(), "{}: its recipe has no scores", label());
   std::fill_n(d_scores, score_shape()->size(), 0.0f);
   if (!state_.sparse()) return;
   recipe().forward->scores->gradient(input_of({weights}), state_, dw, d_scores);
 }
 
 void Layer::score_gradient(const double* weights, const double* dw, double* d_scores) const {
+  WEFT_CHECK(score_shape(), "{}: its recipe has no scores", label());
   std::fill_n(d_scores, score_shape()->size(), 0.0);
   if (!state_.sparse()) return;
   recipe().forward->scores->gradient_in_double(input_of({}), state_, weights, dw, d_scores);
@@ -354,10 +375,25 @@ void Layer::give_row_order(std::vector<int64_t> order) {
 }
 
 void Layer::give_mask(Mask mask) {
-  WEFT_CHECK(state_.sparse(), "{}: a mask is for a layer in its sparse phase", label());
+  const ForwardPart& part = *recipe().forward;
+  WEFT_CHECK(recipe().backward->same() && part.scores == nullptr && part.values == nullptr,
+             "{}: recipe '{}' chooses more than a mask, so none can be given", label(),
+             recipe().name);
+  const bool begins_sparse =
+      !state_.begun && !is_dense_step(recipe(), state_.step, settings_.total_steps);
+  WEFT_CHECK(state_.sparse() || begins_sparse, "{}: a mask is for a layer in its sparse phase",
+             label());
   WEFT_CHECK(mask.rows() == shape_.outs && mask.cols() == shape_.cols(),
              "{}: a mask of {} x {} for a weight of {} x {}", label(), mask.rows(), mask.cols(),
              shape_.outs, shape_.cols());
+  require_pattern(mask);
+  forget_operands();
+  state_.forward = std::move(mask);
+  state_.begun = true;
+  state_.refreshed = state_.step;
+}
+
+void Layer::require_pattern(const Mask& mask) const {
   const Pattern& pattern = settings_.pattern;
   const Mask placed = in_row_order(mask, state_.row_order);
   int64_t violations = count_groups_in(placed, shape_, pattern).violations;
@@ -367,8 +403,6 @@ void Layer::give_mask(Mask mask) {
   WEFT_CHECK(violations == 0, "{}: a mask that violates {} in {} groups", label(), pattern.str(),
              violations);
   if (pattern.share() > 1 && !recipe().has_fixed_mask()) require_sharing(placed, pattern);
-  state_.forward = std::move(mask);
-  forget_operands();
 }
 
 // ---- what it did, and its state
@@ -431,7 +465,6 @@ StateShape Layer::state_shape() const {
 }
 
 std::vector<StateArray> Layer::save_state() const { return state_arrays(state_, state_owner()); }
-StateArray Layer::save_counters() const { return state_counters(state_, state_owner()); }
 
 void Layer::load_state(std::span<const StateArray> arrays) {
   const std::string context = fmt::format("the saved state of {}", label());

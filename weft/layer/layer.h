@@ -9,9 +9,12 @@
 // it, in this order for every optimiser step:
 //
 //   begin_pass(weights, training)       masks that are due
-//   forward, backward_data, backward_weight
+//   pass = next_pass()                  of every micro-batch, which sample it draws
+//   forward, backward_data, backward_weight(..., pass), score_gradient
 //   add_decay(...)                      after clipping; then the optimiser moves the weights
 //   count_step(), bring_up_to_date(weights)
+//
+// A product before the first begin_pass, or between count_step and bring_up_to_date, is an Error.
 //
 // Weights come with every call, at whatever address they then have, and no pointer to them is kept.
 // But what was packed of them is, until bring_up_to_date, weights_changed or forget_operands says
@@ -61,18 +64,24 @@ struct LayerSettings {
   std::shared_ptr<Planner> planner;  // null: one of its own
 };
 
-// The weights of one call.
+// The weights of one call. Products look at the values only.
 struct LayerWeights {
   const float* values = nullptr;       // [outs, cols]
   std::span<const float> scores = {};  // of recipes that learn some
+
+  LayerWeights() = default;
+  LayerWeights(const float* values, std::span<const float> scores = {})
+      : values(values), scores(scores) {}
 };
 
 // Which pass it is, for its random numbers.
 struct Pass {
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t call = 0;         // use of the layer within the step: micro-batch, or tied use
-  int64_t first_token = 0;  // of its tokens in the whole batch; a multiple of the group
+  int64_t call = 0;  // use of the layer within the step: micro-batch, or tied use
+  // Of its tokens in the whole batch: at the beginning of a group, of a convolution at that of an
+  // image, whose positions are tokens.
+  int64_t first_token = 0;
 };
 
 // How dw is sampled, if it is.
@@ -86,6 +95,8 @@ struct LayerTimes {
   double mask = 0.0;
   double pack = 0.0;                 // or writing the zeros out, for a dense product
   std::array<double, 3> products{};  // in the order of kProducts, without packing weights
+
+  double& of(Product product) { return products[static_cast<size_t>(product)]; }
 };
 
 // How a product was computed: dense or sparse, in which arithmetic.
@@ -164,8 +175,8 @@ class Layer {
   // W̃ [outs, cols], as the state has it; zero outside its mask.
   void effective_values(const float* weights, float* out) const;
   void effective_values(const double* weights, double* out) const;
-  // How the gradient of this pass is sampled; nothing: it is not.
-  std::optional<Sampling> sampling(const Pass& pass) const;
+  // How the gradient of this pass is sampled; nothing: it is not. group: of tokens, the first one.
+  std::optional<Sampling> sampling(const Pass& pass, int64_t first_group) const;
   // d_scores: [score_shape()], overwritten.
   void score_gradient(const float* weights, const float* dw, float* d_scores) const;
   void score_gradient(const double* weights, const double* dw, double* d_scores) const;
@@ -175,7 +186,9 @@ class Layer {
   // first pass.
   void give_row_order(std::vector<int64_t> order);
   // The mask that the layer has from here until its recipe finds another; a recipe with a fixed mask
-  // keeps it. Throws Error unless it obeys the pattern. The layer must be in its sparse phase.
+  // keeps it. In the sparse phase, or before the first pass of a recipe that begins with it. Throws
+  // Error unless it obeys the pattern, or if the recipe has more to choose than this mask (scores, a
+  // backward mask, values of its own).
   void give_mask(Mask mask);
 
   // ---- what it did, and its state
@@ -189,7 +202,6 @@ class Layer {
   std::optional<LayerPlan> sparse_plan();
 
   std::vector<StateArray> save_state() const;
-  StateArray save_counters() const;  // all that a pass can change
   // Throws Error, and changes nothing, if it is malformed or of another recipe or pattern.
   void load_state(std::span<const StateArray> arrays);
 
@@ -205,16 +217,17 @@ class Layer {
   // The operands of the weights as they are; made when the first product of a step asks.
   struct Operands {
     Operand forward, backward;
-    bool transposable = false;  // the backward operand is N:M along outputs
     // The pattern that stands for the density of the forward operand in the planner's model.
     Pattern planned{1, 1};
     // Of the gradient of the weights, only what the forward mask keeps is wanted.
     bool masked_gradient = false;
   };
-  const Operands& operands(const float* weights);
+  // T: of the activations.
+  template <typename T>
+  const Operands& operands(const LayerWeights& weights);
   // What a product multiplies with: the weights, or values of their own.
-  const float* forward_operand(const float* weights) const;
-  const float* backward_operand(const float* weights) const;
+  const float* forward_operand(const LayerWeights& weights) const;
+  const float* backward_operand(const LayerWeights& weights) const;
 
   // As the planner has it. Asked once per shape: `key` names it.
   template <typename Request>
@@ -249,6 +262,8 @@ class Layer {
   double retained_as_rows_lie(const float* weights) const;
   std::string state_owner() const;
   StateShape state_shape() const;
+  void make_operands(const LayerWeights& weights);
+  void require_pattern(const Mask& mask) const;
 
   WeightShape shape_;
   int64_t channel_groups_;

@@ -1,5 +1,6 @@
 #include "weft/layer/linear_layer.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "weft/core/error.h"
@@ -14,29 +15,36 @@
 namespace weft {
 namespace {
 
-double& time_of(LayerTimes& times, Product product) {
-  return times.products[static_cast<size_t>(product)];
-}
-
 std::optional<Pattern> pattern_of(const Operand& operand, const Pattern& planned) {
   return operand.mask == nullptr ? std::nullopt : std::optional(planned);
 }
 
-// A matrix rounded to FP8, or as it is.
+// Activations as a product wants them: as they are, without gaps between rows, or rounded to FP8.
 template <typename T>
-class MaybeFp8 {
+class Prepared {
  public:
-  MaybeFp8(MatrixView<const T> x, bool round, Fp8 format) : view_(x) {
-    if (!round) return;
-    WEFT_CHECK(x.row_stride == x.cols || x.rows <= 1,
-               "rows of {} in strides of {}: FP8 takes a matrix without gaps", x.cols,
-               x.row_stride);
-    copy_ = rounded_to_fp8(x.data, x.rows * x.cols, format);
-    view_ = MatrixView<const T>(copy_.data(), x.rows, x.cols);
+  explicit Prepared(MatrixView<const T> x) : view_(x) {}
+  Prepared& closed() {
+    if (view_.row_stride == view_.cols || view_.rows <= 1) return *this;
+    AlignedBuffer<T> copy(static_cast<size_t>(view_.rows * view_.cols));
+    for (int64_t r = 0; r < view_.rows; ++r) {
+      std::copy_n(view_.row(r), view_.cols, copy.data() + r * view_.cols);
+    }
+    take(std::move(copy));
+    return *this;
+  }
+  Prepared& in_fp8(bool round, Fp8 format) {
+    if (round) take(rounded_to_fp8(closed().view_.data, view_.rows * view_.cols, format));
+    return *this;
   }
   MatrixView<const T> view() const { return view_; }
 
  private:
+  void take(AlignedBuffer<T> copy) {
+    copy_ = std::move(copy);
+    view_ = MatrixView<const T>(copy_.data(), view_.rows, view_.cols);
+  }
+
   AlignedBuffer<T> copy_;
   MatrixView<const T> view_;
 };
@@ -83,11 +91,12 @@ std::optional<LayerPlan> LinearLayer::plan_for(const Pattern& pattern) {
 }
 
 template <typename T>
-void LinearLayer::forward(const float* weights, MatrixView<const T> x, const float* bias,
+void LinearLayer::forward(const LayerWeights& weights, MatrixView<const T> x, const float* bias,
                           MatrixView<T> y) {
   tokens_ = x.rows;
-  const MaybeFp8<T> input(x, recipe().fp8, Fp8::kE4m3);
-  const Operands& own = operands(weights);
+  const Operands& own = operands<T>(weights);
+  Prepared<T> input(x);
+  input.in_fp8(recipe().fp8, Fp8::kE4m3);
   LinearCall call;
   call.product = Product::kForward;
   call.activations = input.view();
@@ -99,9 +108,11 @@ void LinearLayer::forward(const float* weights, MatrixView<const T> x, const flo
 }
 
 template <typename T>
-void LinearLayer::backward_data(const float* weights, MatrixView<const T> g, MatrixView<T> dx) {
-  const MaybeFp8<T> gradient(g, recipe().fp8, Fp8::kE5m2);
-  const Operands& own = operands(weights);
+void LinearLayer::backward_data(const LayerWeights& weights, MatrixView<const T> g,
+                                MatrixView<T> dx) {
+  const Operands& own = operands<T>(weights);
+  Prepared<T> gradient(g);
+  gradient.in_fp8(recipe().fp8, Fp8::kE5m2);
   LinearCall call;
   call.product = Product::kBackwardData;
   call.activations = gradient.view();
@@ -130,16 +141,16 @@ void LinearLayer::weight_product(LinearCall call, const Operand& w, const float*
       if (way.compute == Compute::kBf16) call.tiles = &pack.tiles(dense);
     }
   }
-  const Stopwatch watch(time_of(times_, call.product));
+  const Stopwatch watch(times_.of(call.product));
   multiply(call, way.compute);
 }
 
 // dx against that of the whole forward operand.
 template <typename T>
-void LinearLayer::compare_with_exact(const float* weights, MatrixView<const T> g,
+void LinearLayer::compare_with_exact(const LayerWeights& weights, MatrixView<const T> g,
                                      MatrixView<const T> dx) {
   AlignedBuffer<float> values(static_cast<size_t>(shape().outs * shape().ins));
-  effective_values(weights, values.data());
+  effective_values(weights.values, values.data());
   const auto operand = round_like(dx.data, std::move(values));
   AlignedBuffer<T> exact(static_cast<size_t>(dx.rows * dx.cols));
   LinearCall call;
@@ -148,22 +159,33 @@ void LinearLayer::compare_with_exact(const float* weights, MatrixView<const T> g
   call.dense = MatrixView<const T>(operand.data(), shape().outs, shape().ins);
   call.result = MatrixView<T>(exact.data(), dx.rows, dx.cols);
   multiply(call);
-  set_cosine(cosine(dx.data, static_cast<const T*>(exact.data()), dx.rows * dx.cols));
+  Prepared<T> found(dx);
+  set_cosine(
+      cosine(found.closed().view().data, static_cast<const T*>(exact.data()), dx.rows * dx.cols));
 }
 
 template <typename T>
-void LinearLayer::backward_weight(const float* weights, MatrixView<const T> g,
+void LinearLayer::backward_weight(const LayerWeights& weights, MatrixView<const T> g,
                                   MatrixView<const T> x, const Pass& pass, MatrixView<float> dw) {
-  const Operands& own = operands(weights);
-  const std::optional<Sampling> sample = sampling(pass);
+  const Operands& own = operands<T>(weights);
+  WEFT_CHECK(dw.row_stride == dw.cols, "{}: gaps between the rows of dw", label());
+  const int64_t group = settings().pattern.group();
+  const std::optional<Sampling> sample = sampling(pass, pass.first_token / group);
   const bool fp8 = recipe().fp8;
-  const MaybeFp8<T> input(x, fp8, Fp8::kE5m2);
-  if (sample) return sampled_weight(g, input.view(), *sample, dw);  // rounded after it is drawn
-  const MaybeFp8<T> gradient(g, fp8, Fp8::kE5m2);
+  Prepared<T> input(x), gradient(g);
+  input.in_fp8(fp8, Fp8::kE5m2);
+  if (sample) {
+    WEFT_CHECK(pass.first_token >= 0 && pass.first_token % group == 0,
+               "{}: a first token of {}: samples are drawn of groups of {}", label(),
+               pass.first_token, group);
+    // Rounded after it is drawn.
+    return sampled_weight(gradient.closed().view(), input.view(), *sample, dw);
+  }
+  gradient.in_fp8(fp8, Fp8::kE5m2);
   if (own.masked_gradient) return masked_weight(gradient.view(), input.view(), own.planned, dw);
   const Way way = way_at<T>(g.rows, Product::kBackwardWeight, std::nullopt);
   note(Product::kBackwardWeight, way);
-  const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
+  const Stopwatch watch(times_.of(Product::kBackwardWeight));
   dense_weight(gradient.view(), input.view(), way, dw);
 }
 
@@ -197,10 +219,10 @@ void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
         round_like(g.data, {&panels, 1});
       }
     }
-    const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
+    const Stopwatch watch(times_.of(Product::kBackwardWeight));
     return sparse_backward_weight(gradient_pack_, x, 0.0f, dw);
   }
-  const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
+  const Stopwatch watch(times_.of(Product::kBackwardWeight));
   const float* wide = as_floats(g.data, g.rows * g.cols);
   AlignedBuffer<float> scales(static_cast<size_t>(g.rows * g.cols));
   sample_scales({wide, g.rows, g.cols}, sampling.options, {scales.data(), g.rows, g.cols});
@@ -219,17 +241,18 @@ void LinearLayer::masked_weight(MatrixView<const T> g, MatrixView<const T> x,
     const Stopwatch watch(times_.pack);
     kept_.emplace(mask, planned_as);
   }
-  const Stopwatch watch(time_of(times_, Product::kBackwardWeight));
+  const Stopwatch watch(times_.of(Product::kBackwardWeight));
   if (way.sparse) return masked_backward_weight(g, x, *kept_, 0.0f, dw);
   dense_weight(g, x, way, dw);
   masked_copy(dw.data, mask, dw.data);
 }
 
-#define WEFT_LINEAR_LAYER_OF(T)                                                               \
-  template void LinearLayer::forward(const float*, MatrixView<const T>, const float*,         \
-                                     MatrixView<T>);                                          \
-  template void LinearLayer::backward_data(const float*, MatrixView<const T>, MatrixView<T>); \
-  template void LinearLayer::backward_weight(const float*, MatrixView<const T>,               \
+#define WEFT_LINEAR_LAYER_OF(T)                                                              \
+  template void LinearLayer::forward(const LayerWeights&, MatrixView<const T>, const float*, \
+                                     MatrixView<T>);                                         \
+  template void LinearLayer::backward_data(const LayerWeights&, MatrixView<const T>,         \
+                                           MatrixView<T>);                                   \
+  template void LinearLayer::backward_weight(const LayerWeights&, MatrixView<const T>,       \
                                              MatrixView<const T>, const Pass&, MatrixView<float>);
 WEFT_LINEAR_LAYER_OF(float)
 WEFT_LINEAR_LAYER_OF(Bf16)

@@ -4,7 +4,7 @@
 //   forward            y  = x W̃ᵀ + bias      x: [tokens, ins], y: [tokens, outs]
 //   backward_data      dx = g W̃'             g: [tokens, outs]
 //   backward_weight    dw = gᵀ x, or of a sample of gᵀ; zero where the mask of a masked gradient
-//                      drops it              dw: [outs, ins]
+//                      drops it              dw: [outs, ins], without gaps between its rows
 //
 // What is computed is the recipe's; how, dense or sparse, is the planner's. A sampled gradient is
 // sampled either way, so that a run means the same on every machine.
@@ -24,11 +24,12 @@ class LinearLayer : public Layer {
 
   // weights: [outs, ins]; bias: [outs], or null
   template <typename T>
-  void forward(const float* weights, MatrixView<const T> x, const float* bias, MatrixView<T> y);
+  void forward(const LayerWeights& weights, MatrixView<const T> x, const float* bias,
+               MatrixView<T> y);
   template <typename T>
-  void backward_data(const float* weights, MatrixView<const T> g, MatrixView<T> dx);
+  void backward_data(const LayerWeights& weights, MatrixView<const T> g, MatrixView<T> dx);
   template <typename T>
-  void backward_weight(const float* weights, MatrixView<const T> g, MatrixView<const T> x,
+  void backward_weight(const LayerWeights& weights, MatrixView<const T> g, MatrixView<const T> x,
                        const Pass& pass, MatrixView<float> dw);
 
  private:
@@ -53,7 +54,8 @@ class LinearLayer : public Layer {
   void masked_weight(MatrixView<const T> g, MatrixView<const T> x, const Pattern& planned_as,
                      MatrixView<float> dw);
   template <typename T>
-  void compare_with_exact(const float* weights, MatrixView<const T> g, MatrixView<const T> dx);
+  void compare_with_exact(const LayerWeights& weights, MatrixView<const T> g,
+                          MatrixView<const T> dx);
 
   int64_t tokens_ = 0;               // of the last input
   std::optional<KeptEntries> kept_;  // of a masked gradient

@@ -67,6 +67,8 @@ StateArray state_array(std::string name, std::vector<int64_t> values) {
   return {std::move(name), {size}, std::move(values)};
 }
 
+namespace {
+
 StateArray state_counters(const LayerState& state, std::string_view owner) {
   return state_array(
       "counters",
@@ -74,6 +76,8 @@ StateArray state_counters(const LayerState& state, std::string_view owner) {
                            static_cast<int64_t>(state.seed), state.layer, state.scaled,
                            std::bit_cast<int64_t>(state.beta), hash_of(owner), state.refreshed});
 }
+
+}  // namespace
 
 std::vector<StateArray> state_arrays(const LayerState& state, std::string_view owner) {
   return {state_array("mask", state.forward),

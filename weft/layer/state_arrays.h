@@ -36,9 +36,6 @@ inline constexpr std::string_view kStateNames[] = {"mask",      "backward_mask",
                                                    "row_order", "alive",         "counters"};
 std::vector<StateArray> state_arrays(const LayerState& state, std::string_view owner);
 
-// Only the step and the counters beside it may differ from one pass to the next.
-StateArray state_counters(const LayerState& state, std::string_view owner);
-
 struct StateShape {
   WeightShape weights;
   int64_t alive_rows = 0, alive_cols = 0;  // 0: the recipe has no candidates

@@ -19,6 +19,12 @@ bool is_backward_due(const LayerInput& input, const LayerState& state) {
   return part.is_refresh_due != nullptr && part.is_refresh_due(input, state);
 }
 
+void keep_within(const Mask& outer, Mask& mask) {
+  if (mask.rows() == 0) return;
+  const int64_t words = mask.rows() * ((mask.cols() + 63) / 64);
+  for (int64_t i = 0; i < words; ++i) mask.row_words(0)[i] &= outer.row_words(0)[i];
+}
+
 void update_backward(const LayerInput& input, LayerState& state) {
   const BackwardPart& part = *input.recipe->backward;
   if (part.same()) return;
@@ -32,6 +38,7 @@ void update_backward(const LayerInput& input, LayerState& state) {
     values = operand.data();
   }
   part.find(input, values, state);
+  keep_within(state.forward, state.backward);
 }
 
 }  // namespace

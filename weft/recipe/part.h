@@ -9,7 +9,8 @@
 //   add_part(mine);                                  before the first recipe that names it
 //   Recipe::parse("sr-ste+forward=mine")
 //
-// Functions that a row leaves out do what the comment on them says.
+// A function that may be left out says what then happens. A part keeps its state in LayerState, and
+// reads its settings from Recipe: a part that needs new ones adds a field there.
 #pragma once
 
 #include <cstdint>
@@ -73,6 +74,7 @@ struct ForwardPart {
   void (*find)(const LayerInput& input, LayerState& state) = nullptr;
   // W̃ [outs, cols], zero outside the mask. Null: the weights under the mask.
   void (*values)(const LayerInput& input, const LayerState& state, float* out) = nullptr;
+  // The same in double, for adapters that compute in it. There if `values` is.
   void (*values_in_double)(const LayerInput& input, const LayerState& state, const double* weights,
                            double* out) = nullptr;
   // Whether the mask keeps more than the pattern at this step. Null: never.
@@ -80,6 +82,7 @@ struct ForwardPart {
   // Empty, or why a recipe with this part makes no sense. Null: it always does.
   std::string (*objection)(const Recipe& recipe, const Pattern& pattern) = nullptr;
   std::string (*schedule_text)(const Recipe& recipe) = nullptr;  // null: that of its masks
+  // input.weights may be null.
   void (*add_figures)(const LayerInput& input, const LayerState& state,
                       std::vector<Figure>& figures) = nullptr;
 };
@@ -92,7 +95,8 @@ struct BackwardPart {
   bool permutes_outputs = false;
   SettingNames settings = {};
 
-  // All null: the same as forward. state.backward from the values of the forward operand:
+  // state.backward, from `values` [outs, cols]: those of the forward operand, where state.forward keeps
+  // them. What lies outside of state.forward is dropped afterwards. Null: the same as forward.
   void (*find)(const LayerInput& input, const float* values, LayerState& state) = nullptr;
   // Before the first training pass of a step: what comes every so many steps.
   bool (*is_refresh_due)(const LayerInput& input, const LayerState& state) = nullptr;
@@ -124,16 +128,17 @@ struct DecayCall {
 struct DecayPart {
   std::string_view name;
   void (*apply)(const DecayCall<float>& call) = nullptr;  // null: there is none
+  // The same in double. There if `apply` is.
   void (*apply_in_double)(const DecayCall<double>& call) = nullptr;
 
   bool none() const { return apply == nullptr; }
 };
 
-// All parts of a kind, those that were added last.
-std::span<const ForwardPart* const> forward_parts();
-std::span<const BackwardPart* const> backward_parts();
-std::span<const GradientPart* const> gradient_parts();
-std::span<const DecayPart* const> decay_parts();
+// All parts of a kind; those that were added come last.
+std::vector<const ForwardPart*> forward_parts();
+std::vector<const BackwardPart*> backward_parts();
+std::vector<const GradientPart*> gradient_parts();
+std::vector<const DecayPart*> decay_parts();
 
 // The part of that name; throws Error that names the parts there are.
 const ForwardPart& forward_part(std::string_view name);
@@ -141,8 +146,8 @@ const BackwardPart& backward_part(std::string_view name);
 const GradientPart& gradient_part(std::string_view name);
 const DecayPart& decay_part(std::string_view name);
 
-// A part of a user, which must outlive every recipe that names it. Throws Error if the name is
-// taken. Not while another thread parses recipes.
+// Adds a copy of a part of a user. Throws Error if the name is taken or a function is missing. Not
+// while another thread parses recipes. The names that it refers to must live as long as the program.
 void add_part(const ForwardPart& part);
 void add_part(const BackwardPart& part);
 void add_part(const GradientPart& part);

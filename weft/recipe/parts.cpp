@@ -1,4 +1,6 @@
 // The tables of parts. Rows stand in the file of their formula.
+#include <deque>
+
 #include "weft/core/error.h"
 #include "weft/core/text.h"
 #include "weft/recipe/best_combination.h"
@@ -52,22 +54,29 @@ const Part& part_in(const std::vector<const Part*>& rows, std::string_view kind,
   throw Error(fmt::format("recipe: {}={}: accepted are {}", kind, printable(name), known));
 }
 
+// Keeps a copy, at an address that stays.
 template <typename Part>
 void add_to(std::vector<const Part*>& rows, std::string_view kind, const Part& part) {
+  static std::deque<Part> added;
   const bool writable = !part.name.empty() && part.name.find_first_of("+=@, ") == part.name.npos;
   WEFT_CHECK(writable, "{} part '{}': a name must not be empty or contain any of '+=@, '", kind,
              printable(part.name));
   WEFT_CHECK(find_in(rows, part.name) == nullptr, "{} part '{}': there is one of that name", kind,
              part.name);
-  rows.push_back(&part);
+  rows.push_back(&added.emplace_back(part));
+}
+
+void require_both(bool one, bool other, std::string_view kind, std::string_view name,
+                  const char* functions) {
+  WEFT_CHECK(one == other, "{} part '{}': of {} there are both or none", kind, name, functions);
 }
 
 }  // namespace
 
-std::span<const ForwardPart* const> forward_parts() { return forward_table(); }
-std::span<const BackwardPart* const> backward_parts() { return backward_table(); }
-std::span<const GradientPart* const> gradient_parts() { return gradient_table(); }
-std::span<const DecayPart* const> decay_parts() { return decay_table(); }
+std::vector<const ForwardPart*> forward_parts() { return forward_table(); }
+std::vector<const BackwardPart*> backward_parts() { return backward_table(); }
+std::vector<const GradientPart*> gradient_parts() { return gradient_table(); }
+std::vector<const DecayPart*> decay_parts() { return decay_table(); }
 
 const ForwardPart& forward_part(std::string_view name) {
   return part_in(forward_table(), "forward", name);
@@ -82,11 +91,32 @@ const DecayPart& decay_part(std::string_view name) { return part_in(decay_table(
 
 void add_part(const ForwardPart& part) {
   WEFT_CHECK(part.dense || part.find != nullptr,
-             "forward part '{}': has no function that finds masks", part.name);
+             "forward part '{}': it needs a function that finds masks", part.name);
+  require_both(part.values != nullptr, part.values_in_double != nullptr, "forward", part.name,
+               "values and values_in_double");
+  const ScoreRow* scores = part.scores;
+  WEFT_CHECK(
+      scores == nullptr ||
+          (scores->shape != nullptr && scores->first != nullptr && scores->gradient != nullptr &&
+           scores->gradient_in_double != nullptr && scores->are_trained != nullptr),
+      "forward part '{}': scores need all of their functions", part.name);
   add_to(forward_table(), "forward", part);
 }
-void add_part(const BackwardPart& part) { add_to(backward_table(), "backward", part); }
+
+void add_part(const BackwardPart& part) {
+  WEFT_CHECK(part.find != nullptr, "backward part '{}': it needs a function that finds masks",
+             part.name);
+  require_both(part.refresh != nullptr, part.is_refresh_due != nullptr, "backward", part.name,
+               "refresh and is_refresh_due");
+  add_to(backward_table(), "backward", part);
+}
+
 void add_part(const GradientPart& part) { add_to(gradient_table(), "gradient", part); }
-void add_part(const DecayPart& part) { add_to(decay_table(), "decay", part); }
+
+void add_part(const DecayPart& part) {
+  require_both(part.apply != nullptr, part.apply_in_double != nullptr, "decay", part.name,
+               "apply and apply_in_double");
+  add_to(decay_table(), "decay", part);
+}
 
 }  // namespace weft

@@ -138,7 +138,7 @@ bool reads(SettingNames names, std::string_view key) {
 
 // "forward=union", or "forward=top-n or forward=transposable".
 template <typename Part>
-void add_readers(std::span<const Part* const> parts, std::string_view kind, std::string_view key,
+void add_readers(const std::vector<const Part*>& parts, std::string_view kind, std::string_view key,
                  std::string& text) {
   for (const Part* part : parts) {
     if (!reads(part->settings, key)) continue;
@@ -156,8 +156,7 @@ void refuse_idle_settings(const Recipe& recipe, const std::set<std::string_view>
     std::string readers;
     add_readers(forward_parts(), "forward", key, readers);
     add_readers(backward_parts(), "backward", key, readers);
-    const bool read = reads(recipe.forward->settings, key) || reads(recipe.backward->settings, key);
-    refuse_if(!readers.empty() && !read, key, "only " + readers + " reads it");
+    refuse_if(!readers.empty() && !recipe.reads(key), key, "only " + readers + " reads it");
   }
   refuse_if(recipe.decay->none(), "lambda", "there is no decay");
   for (const char* key : {"dense_head", "dense_tail"}) {
@@ -230,6 +229,10 @@ bool Recipe::needs_total_steps() const {
   const bool orders = schedule.order_every > 0 && !has_fixed_mask();
   return schedule.dense_head > 0.0 || schedule.dense_tail > 0.0 || forward->keeps_more != nullptr ||
          orders;
+}
+
+bool Recipe::reads(std::string_view setting) const {
+  return weft::reads(forward->settings, setting) || weft::reads(backward->settings, setting);
 }
 
 Recipe Recipe::without_backward_mask() const {

@@ -80,6 +80,8 @@ struct Recipe {
   }
   bool is_dense() const { return forward->dense; }
   bool samples_gradient() const { return gradient->sampler.has_value(); }
+  // Whether one of its parts reads this setting ("removal_end").
+  bool reads(std::string_view setting) const;
   // The same masks going forward, and none of its own going backward.
   Recipe without_backward_mask() const;
 };

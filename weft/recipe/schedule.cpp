@@ -29,6 +29,7 @@ double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps)
 
 int64_t mask_interval(const Recipe& recipe, const Pattern& pattern) {
   constexpr double kStepNanoseconds = 65.0, kShare = 0.02;
+  if (!recipe.forward->by_magnitude) return 1;
   if (recipe.schedule.mask_every != Schedule::kAuto) return recipe.schedule.mask_every;
   if (!recipe.forward->transposable) return 1;
   const double solving = nanoseconds_per_weight(recipe.mask_solver(), pattern.group());

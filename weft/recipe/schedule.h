@@ -17,7 +17,7 @@ bool is_dense_step(const Recipe& recipe, int64_t step, int64_t total_steps);
 // nothing changes any more.
 double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps);
 
-// Steps from one mask to the next; 0: it is found once. Where the recipe leaves it open (kAuto) it
+// Steps from one mask to the next; 0: it is found once. 1 for masks that are not found by magnitude. Where the recipe leaves it open (kAuto) it
 // is 1, the interval of the papers, for the masks that take next to no time; of a transposable mask
 // it is the least at which finding it takes no more than 2 % of a step:
 //

@@ -33,10 +33,11 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
     const auto handle =
         c10::static_intrusive_pointer_cast<LayerHandle>(context->saved_data["layer"].toCapsule());
     LayerModule& module = *handle->module;
-    WEFT_CHECK(handle->stamp == module.layer().stamp(),
-               "a backward pass through {} after its weights have changed: run the forward pass "
-               "again after every optimiser step",
-               module.layer().label());
+    WEFT_CHECK(
+        handle->stamp == module.layer().stamp(),
+        "a backward pass through {} after its weights or masks have changed: run the forward pass "
+        "again after every optimiser step",
+        module.layer().label());
     module.require_same_weights();
     const torch::Tensor x = context->get_saved_variables()[0].contiguous();
     const torch::Tensor g = gradients[0].to(x.scalar_type()).contiguous();

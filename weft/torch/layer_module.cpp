@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "weft/core/error.h"
-#include "weft/recipe/schedule.h"
 #include "weft/torch/layer_function.h"
 #include "weft/torch/state_tensors.h"
 #include "weft/torch/tensor_math.h"
@@ -97,10 +96,11 @@ void LayerModule::settle_state() {
   store_state();
 }
 
-void LayerModule::store_state() {
+void LayerModule::store_state() const {
   const torch::NoGradGuard no_grad;
   const std::vector<StateArray> arrays = layer().save_state();
-  for (size_t i = 0; i < arrays.size(); ++i) buffers_[i].set_data(tensor_of(arrays[i]));
+  for (size_t i = 0; i < arrays.size(); ++i)
+    torch::Tensor(buffers_[i]).set_data(tensor_of(arrays[i]));
 }
 
 void LayerModule::restore_state() {
@@ -116,8 +116,8 @@ void LayerModule::restore_state() {
 void LayerModule::state_changed() { restore_state(); }
 
 void LayerModule::save(torch::serialize::OutputArchive& archive) const {
-  // Passes are counted, and do not write to the buffers.
-  torch::Tensor(buffers_.back()).set_data(tensor_of(layer().save_counters()));
+  // Passes are counted, and do not write to the buffers; nor does what is done to layer() itself.
+  store_state();
   torch::nn::Module::save(archive);
 }
 
@@ -212,12 +212,10 @@ void LayerModule::prepare(bool training) {
   } else {
     layer().begin_pass({}, training);
   }
+  WEFT_CHECK(path() == LayerPath::kPlain || weight.is_contiguous(),
+             "the weight of {} is not contiguous", layer().label());
   if (prepared_stamp_ == layer().stamp()) return require_same_weights();
-  if (path() == LayerPath::kPlain) {
-    make_plain_operands();
-  } else {
-    WEFT_CHECK(weight.is_contiguous(), "the weight of {} is not contiguous", layer().label());
-  }
+  if (path() == LayerPath::kPlain) make_plain_operands();
   fingerprint_ = fingerprint_of(weight);
   prepared_stamp_ = layer().stamp();
 }
@@ -306,7 +304,7 @@ torch::Tensor LayerModule::backward_weight_product(const torch::Tensor& g, const
                                                    const Pass& pass) {
   if (path() == LayerPath::kPacked) return packed_backward_weight(g, x, pass);
   const Recipe& recipe = settings().recipe;
-  const std::optional<Sampling> sample = layer().sampling(pass);
+  const std::optional<Sampling> sample = layer().sampling(pass, 0);
   const torch::Tensor input = recipe.fp8 ? rounded_to_fp8(x, Fp8::kE5m2) : x;
   torch::Tensor gradient = g;
   if (sample) {  // rounded after it has been drawn

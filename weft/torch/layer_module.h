@@ -158,7 +158,7 @@ class LayerModule : public torch::nn::Module {
   void require_same_weights() const;
   void reset_scores();
   void settle_state();  // after the layer has changed it
-  void store_state();
+  void store_state() const;
   void restore_state();
   // The dtype of activations and of the operands of the plain path.
   torch::Dtype product_type() const { return in_bf16() ? torch::kBFloat16 : weight.scalar_type(); }

@@ -214,7 +214,7 @@ class Rules {
       const LayerRule& rule = config_.rules[i];
       return suited(place, Recipe::parse(rule.recipe), rule.pattern,
                     rule.reason.empty() ? fmt::format("rule '{}'", rule.layers) : rule.reason,
-                    LayerCause::kRule);
+                    rule.cause);
     }
     if (config_.first_and_last_dense && (first || last)) {
       return {Recipe::parse("dense"), config_.pattern, first ? "the first layer" : "the last layer",

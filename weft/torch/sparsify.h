@@ -26,11 +26,23 @@
 
 namespace weft {
 
+// Why a layer is as it is; LayerReport::reason has the words.
+enum class LayerCause : uint8_t {
+  kConfig,    // what was asked for all layers
+  kRule,      // of the layers that it matches
+  kInit,      // what the file promises that the weights come from
+  kEnd,       // the first or the last layer stays dense
+  kTied,      // its weight is another module's too
+  kUnsuited,  // its shape does not go with the recipe
+  kNoProduct  // not a layer that weft can compute
+};
+
 struct LayerRule {
   std::string layers;  // a regular expression (RE2) that the whole name must match
   std::string recipe;  // as in Recipe::parse
   Pattern pattern{2, 4};
   std::string reason = {};  // of the report; empty: the rule itself
+  LayerCause cause = LayerCause::kRule;
 };
 
 struct SparsifyConfig {
@@ -49,16 +61,6 @@ struct SparsifyConfig {
   bool force_plain = false;
   bool telemetry = false;
   std::shared_ptr<Planner> planner;  // null: one for all layers
-};
-
-// Why a layer is as it is; LayerReport::reason has the words.
-enum class LayerCause : uint8_t {
-  kConfig,    // what was asked for all layers
-  kRule,      // of the layers that it matches
-  kEnd,       // the first or the last layer stays dense
-  kTied,      // its weight is another module's too
-  kUnsuited,  // its shape does not go with the recipe
-  kNoProduct  // not a layer that weft can compute
 };
 
 struct LayerReport {

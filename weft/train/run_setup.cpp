@@ -50,7 +50,8 @@ void add_promised(const InitRecord& init, const std::string& file, const LayerRu
         printable(*layer));
     rules.push_back({RE2::QuoteMeta(*layer), rule.recipe, promise.pattern,
                      fmt::format("{}init promises {}{}", rule.reason, promise.pattern.str(),
-                                 promise.axis == Axis::kBoth ? " along both axes" : "")});
+                                 promise.axis == Axis::kBoth ? " along both axes" : ""),
+                     rule.cause});
   }
 }
 
@@ -124,8 +125,11 @@ SparsifyConfig sparsify_config(const RunOptions& options, const std::optional<In
     config.rules.push_back(rule);
   }
   if (init && !init->sparsity.tensors.empty() && has_fixed_mask(config.recipe)) {
-    add_promised(*init, options.init, {".*", config.recipe, config.pattern}, config.rules);
-    config.rules.push_back({".*", "dense", config.pattern, "init promises nothing for it"});
+    LayerRule all{".*", config.recipe, config.pattern};
+    all.cause = LayerCause::kInit;
+    add_promised(*init, options.init, all, config.rules);
+    config.rules.push_back(
+        {".*", "dense", config.pattern, "init promises nothing for it", LayerCause::kInit});
   }
   config.first_and_last_dense = !options.sparse_ends;
   config.precision = parse_precision(options.precision);

@@ -15,7 +15,7 @@ Json json_of(const LayerTelemetry& t, LayerModule& layer, bool costly) {
              {"changed_bits", t.changed_bits},
              {"density", t.forward_density},
              {"backward_density", t.backward_density},
-             {"plan", layer.plan_text()},
+             {"plan", layer.path() == LayerPath::kPlain ? "plain" : t.plan_text()},
              {"mask_ms", ms(t.times.mask)},
              {"pack_ms", ms(t.times.pack)},
              {"fwd_ms", ms(t.times.products[0])},
