@@ -6,7 +6,7 @@
 //
 // with "row_order": "fc1.row_order" where rows share by an order of their own (row_order_tensor.h),
 // and "transposed": true where the tensor is stored [ins, outs] (stored_weight.h), so that a later
-// reader knows what the file promises. docs/format.md describes it.
+// reader knows what the file promises. docs/files.md describes it.
 #pragma once
 
 #include <map>

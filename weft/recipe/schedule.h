@@ -24,7 +24,7 @@ double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps)
 //   interval = ⌈ solver's ns per weight (mask/solver.h) / (0.02 · 65 ns) ⌉
 //
 // A step takes 65 ns per weight: 443 to 470 ms of a block with 7 million weights at 2:4, 2048
-// tokens and two threads (`weft bench step`, docs/training.md). The solver's time is that of one
+// tokens and two threads (`weft bench step`, docs/speed.md). The solver's time is that of one
 // thread, so with two it is within the 2 % from 1024 tokens on. By exact that is 1 at groups of
 // four (0.5 % of the step), 16 at 4:8, 21 at 8:16, 45 at 16:32. A constant, not a measurement of
 // the day: a run repeats to the bit on any machine.

@@ -20,7 +20,7 @@
 // exactly the kept entries of its column or row.
 //
 // Cost: 2 · tokens · kept flops, bound by loads, and turning over g and x. The calling thread keeps
-// a float per kept entry and xᵀ, of which 4 MB or one panel at a time. Measured: docs/kernels.md.
+// a float per kept entry and xᵀ, of which 4 MB or one panel at a time. Measured: docs/speed.md.
 #pragma once
 
 #include <cstdint>
