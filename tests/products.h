@@ -122,9 +122,7 @@ class TestMatrix {
     }
   }
   ~TestMatrix() {
-    if (all_ && __asan_unpoison_memory_region != nullptr) {
-      __asan_unpoison_memory_region(all_.get(), static_cast<size_t>(size_) * sizeof(float));
-    }
+    if (all_) unwatch();
   }
 
   float* data() { return all_.get() + begin_; }
@@ -154,6 +152,26 @@ class TestMatrix {
 
   // The first guard that was written, or nothing.
   std::string damage() const {
+    unwatch();
+    const std::string found = written_guard();
+    watch();
+    return found;
+  }
+
+  // As a wrong kernel would: counted from the first element.
+  void write_guard(int64_t at, float value) {
+    unwatch();
+    data()[at] = value;
+    watch();
+  }
+
+  // Whether a sanitizer watches the guards; element `at` counted from the first of the matrix.
+  bool watched(int64_t at) const {
+    return __asan_address_is_poisoned != nullptr && __asan_address_is_poisoned(data() + at) != 0;
+  }
+
+ private:
+  std::string written_guard() const {
     for (int64_t i = 0; i < size_; ++i) {
       const int64_t at = i - begin_;
       const bool inside = at >= 0 && at < rows * stride && at % stride < cols;
@@ -165,18 +183,16 @@ class TestMatrix {
     return "";
   }
 
-  // Whether a sanitizer watches the guards; element `at` counted from the first of the matrix.
-  bool watched(int64_t at) const {
-    return __asan_address_is_poisoned != nullptr && __asan_address_is_poisoned(data() + at) != 0;
-  }
-
- private:
-  void watch() {
+  void watch() const {
     if (__asan_poison_memory_region == nullptr) return;
     __asan_poison_memory_region(all_.get(), static_cast<size_t>(size_) * sizeof(float));
     for (int64_t r = 0; r < rows && cols > 0; ++r) {
-      __asan_unpoison_memory_region(&at(r, 0), static_cast<size_t>(cols) * sizeof(float));
+      __asan_unpoison_memory_region(data() + r * stride, static_cast<size_t>(cols) * sizeof(float));
     }
+  }
+  void unwatch() const {
+    if (__asan_unpoison_memory_region == nullptr) return;
+    __asan_unpoison_memory_region(all_.get(), static_cast<size_t>(size_) * sizeof(float));
   }
 
   int64_t begin_, size_;

@@ -109,7 +109,7 @@ TEST(Guards, NoticeWhatIsWrittenOutside) {
     EXPECT_EQ(m.damage(), "");
     m.fill(1.0f);
     EXPECT_EQ(m.damage(), "");
-    m.data()[at] = 1.0f;
+    m.write_guard(at, 1.0f);
     EXPECT_TRUE(contains(m.damage(), fmt::format("at {} from", at))) << at << m.damage();
   }
 }
