@@ -1,53 +1,11 @@
 // weft check: is this file really N:M, along which axis, and if not, where does it fail?
-#include <set>
-
-#include "cli/progress.h"
 #include "cli/shared.h"
-#include "weft/checkpoint/row_order_tensor.h"
 #include "weft/core/text.h"
-#include "weft/mask/verify.h"
-#include "weft/pack/packed_file.h"
+#include "weft/prune/check_checkpoint.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
 namespace {
-
-struct CheckedTensor {
-  StoredWeight weight;  // of its tensor name, type and shape alone
-  Promise promise;
-  int64_t nonzero = 0;
-  int64_t weights = 0;
-  std::optional<GroupCount> in, out;
-
-  bool obeys(bool strict) const {
-    const auto good = [&](const std::optional<GroupCount>& count) {
-      return !count || (count->violations == 0 && !(strict && count->short_groups > 0));
-    };
-    return good(in) && good(out);
-  }
-  double density() const {
-    return weights == 0 ? 1.0 : static_cast<double>(nonzero) / static_cast<double>(weights);
-  }
-};
-
-std::vector<int64_t> index_of(const WeightPosition& position, const StoredWeight& weight) {
-  return weight.index_of(position.out, position.in * weight.shape().taps + position.tap);
-}
-
-struct FirstViolation {
-  const char* axis;
-  std::vector<int64_t> index;
-};
-
-std::optional<FirstViolation> first_violation(const CheckedTensor& tensor) {
-  if (tensor.in && tensor.in->first_violation) {
-    return FirstViolation{"in", index_of(*tensor.in->first_violation, tensor.weight)};
-  }
-  if (tensor.out && tensor.out->first_violation) {
-    return FirstViolation{"out", index_of(*tensor.out->first_violation, tensor.weight)};
-  }
-  return std::nullopt;
-}
 
 class CheckCommand : public Command {
  public:
@@ -64,193 +22,84 @@ class CheckCommand : public Command {
 
   int run() override {
     common_.apply();
-    const Checkpoint files = Checkpoint::open(file_);
-    const PackedCheckpoint checkpoint(files);
-    sparsity_ = files.sparsity();
-    promise_packed(checkpoint);
-    if (pattern_.empty() && sparsity_.tensors.empty()) {
-      throw UsageError(fmt::format("--pattern is needed: {} carries no weft.sparsity", file_));
-    }
-    refuse_missing_tensors(checkpoint);
-    std::vector<TensorInfo> tensors;
-    for (const LogicalTensor& tensor : checkpoint.tensors()) tensors.push_back(tensor.info);
-    const Selection selection = names_.selection(files, tensors);
-    Progress progress("checking", files.bytes());
-    for (const LogicalTensor& tensor : checkpoint.tensors()) {
-      if (const auto reason = left_alone(selection, tensor.info)) {
-        skipped_.push_back(skipped(tensor.info, *reason));
-      } else {
-        checked_.push_back(check(files, checkpoint, tensor, promise_for(selection, tensor.info)));
-      }
-      progress.add(tensor.stored_bytes);
-    }
+    CheckOptions options{file_, given_pattern(pattern_), {}, names_.expressions(), strict_};
+    if (!axis_.empty()) options.axis = parse_axis(axis_);
+    Progress progress("checking");
+    const CheckReport report = check_checkpoint(options, listener(progress));
     progress.finish();
-    WEFT_CHECK(!checked_.empty(), "{}: no tensor to check: {}", file_, nothing_selected(skipped_));
-    common_.json ? report_json() : report();
-    return valid() ? 0 : 1;
+    common_.json ? print_report_json(report) : print_report(report);
+    return report.valid() ? 0 : 1;
   }
 
  private:
-  // A packed tensor has a pattern, if nothing else is promised of it.
-  void promise_packed(const PackedCheckpoint& checkpoint) {
-    for (const LogicalTensor& tensor : checkpoint.tensors()) {
-      if (!tensor.packed()) continue;
-      sparsity_.tensors.emplace(tensor.info.name,
-                                Promise{*tensor.pattern(), Axis::kIn, "", tensor.transposed()});
-    }
-  }
-
-  void refuse_missing_tensors(const PackedCheckpoint& checkpoint) const {
-    std::set<std::string_view> names;
-    for (const LogicalTensor& tensor : checkpoint.tensors()) names.insert(tensor.info.name);
-    for (const auto& [name, promise] : sparsity_.tensors) {
-      WEFT_CHECK(names.contains(name), "{}: weft.sparsity names tensor '{}', which is not there",
-                 file_, printable(name));
-    }
-  }
-
-  // A file with weft.sparsity is tested on what it promises; another one as `mask` would select.
-  std::optional<LeftAlone> left_alone(const Selection& selection, const TensorInfo& tensor) const {
-    if (sparsity_.tensors.empty()) return selection.left_alone(tensor);
-    if (!sparsity_.tensors.contains(tensor.name)) return LeftAlone::kNotPromised;
-    if (const auto reason = selection.left_alone_by_name(tensor.name)) return reason;
-    WEFT_CHECK(
-        WeightShape::accepts(tensor.shape) && has_zero(tensor.dtype),
-        "{}: tensor '{}': weft.sparsity promises a pattern, which {} of shape {} cannot have",
-        file_, printable(tensor.name), dtype_name(tensor.dtype), shape_text(tensor.shape));
-    return std::nullopt;
-  }
-
-  Promise promise_for(const Selection& selection, const TensorInfo& tensor) const {
-    const auto planned = sparsity_.tensors.find(tensor.name);
-    const bool has_plan = planned != sparsity_.tensors.end();
-    return {pattern_.empty() ? planned->second.pattern : Pattern::parse(pattern_),
-            !axis_.empty() ? parse_axis(axis_)
-            : has_plan     ? planned->second.axis
-                           : Axis::kIn,
-            has_plan ? planned->second.row_order : "",
-            has_plan ? selection.is_transposed(tensor, planned->second)
-                     : selection.is_transposed(tensor)};
-  }
-
-  static CheckedTensor check(const Checkpoint& files, const PackedCheckpoint& checkpoint,
-                             const LogicalTensor& tensor, const Promise& promise) {
-    const TensorInfo& info = tensor.info;
-    CheckedTensor result{
-        {{info, tensor.shard}, promise.transposed}, promise, 0, info.elements(), {}, {}};
-    const Pattern& pattern = result.promise.pattern;
-    if (result.promise.axis != Axis::kOut) result.in.emplace();
-    if (result.promise.axis != Axis::kIn) result.out.emplace();
-
-    // Rows that share by an order may lie anywhere: then the tensor is one band.
-    const WeightShape whole = result.weight.shape();
-    const auto order = read_row_order(files, result.promise, whole.outs);
-    const int64_t multiple = std::max<int64_t>(pattern.block(), static_cast<int64_t>(order.size()));
-    checkpoint.for_each_band(tensor, promise.transposed, multiple, [&](const Band& band) {
-      const WeightShape shape{band.rows, whole.ins, whole.taps};
-      const Mask nonzero = nonzero_mask(info.dtype, band.bytes, band.rows, shape.cols());
-      result.nonzero += nonzero.count();
-      const auto add = [&](std::optional<GroupCount>& to, GroupCount part) {
-        if (part.first_violation) part.first_violation->out += band.first_row;
-        *to += part;
-      };
-      if (result.in) add(result.in, count_groups_in(nonzero, shape, pattern, order));
-      if (result.out) add(result.out, count_groups_out(nonzero, shape, pattern, order));
-    });
-    return result;
-  }
-
-  bool valid() const {
-    return std::all_of(checked_.begin(), checked_.end(),
-                       [&](const CheckedTensor& tensor) { return tensor.obeys(strict_); });
-  }
-
-  // Of all tensors, if they have one in common.
-  std::optional<std::string> common_pattern() const {
-    const std::string first = checked_.front().promise.pattern.str();
-    for (const CheckedTensor& tensor : checked_) {
-      if (tensor.promise.pattern.str() != first) return std::nullopt;
-    }
-    return first;
-  }
-
   static std::string count_text(const std::optional<GroupCount>& count) {
     if (!count) return "-";
     return fmt::format("{} of {}", count->violations, count->groups);
   }
 
-  std::string verdict(const CheckedTensor& tensor) const {
-    if (const auto first = first_violation(tensor)) {
-      return fmt::format("FAILS at {} ({})", shape_text(first->index), first->axis);
+  static std::string verdict(const CheckedTensor& tensor) {
+    if (const auto& first = tensor.first_violation) {
+      return fmt::format("FAILS at {} ({})", shape_text(first->index), axis_name(first->axis));
     }
-    const int64_t cut =
-        (tensor.in ? tensor.in->short_groups : 0) + (tensor.out ? tensor.out->short_groups : 0);
-    if (!tensor.obeys(strict_)) return fmt::format("FAILS: {} short groups", cut);
+    const int64_t cut = tensor.short_groups();
+    if (!tensor.obeys) return fmt::format("FAILS: {} short groups", cut);
     return cut == 0 ? "ok" : fmt::format("ok ({} short groups)", cut);
   }
 
-  void report() const {
+  void print_report(const CheckReport& report) const {
     Table table(
         {"tensor", "shape", "pattern", ">density", ">violations in", ">violations out", "verdict"});
     size_t failed = 0;
-    for (const CheckedTensor& tensor : checked_) {
-      if (!tensor.obeys(strict_)) ++failed;
-      const TensorInfo& info = tensor.weight.tensor.info;
-      table.add({printable(info.name), stored_shape_text(info.shape, tensor.weight.transposed),
+    for (const CheckedTensor& tensor : report.tensors) {
+      if (!tensor.obeys) ++failed;
+      table.add({printable(tensor.info.name),
+                 stored_shape_text(tensor.info.shape, tensor.promise.transposed),
                  tensor.promise.pattern.str(), percent(tensor.density()), count_text(tensor.in),
                  count_text(tensor.out), verdict(tensor)});
     }
     print(table.str());
-    print_skipped(skipped_);
-    const std::string pattern = common_pattern().value_or("their patterns");
-    print(failed == 0 ? fmt::format("\n{}: {} tensors checked, all obey {}\n", file_,
-                                    checked_.size(), pattern)
-                      : fmt::format("\n{}: {} of {} tensors do not obey {}\n", file_, failed,
-                                    checked_.size(), pattern));
+    print_skipped(skipped(report.skipped));
+    const auto common = report.common_pattern();
+    const std::string pattern = common ? common->str() : "their patterns";
+    const size_t all = report.tensors.size();
+    print(failed == 0 ? fmt::format("\n{}: {} tensors checked, all obey {}\n", file_, all, pattern)
+                      : fmt::format("\n{}: {} of {} tensors do not obey {}\n", file_, failed, all,
+                                    pattern));
   }
 
-  void report_json() const {
+  static void print_report_json(const CheckReport& report) {
+    const auto figure = [](const std::optional<GroupCount>& count, int64_t GroupCount::*member) {
+      return count ? Json((*count).*member) : Json(nullptr);
+    };
     Json tensors = Json::array();
-    for (const CheckedTensor& tensor : checked_) {
-      const auto groups = [](const std::optional<GroupCount>& count) {
-        return count ? Json(count->groups) : Json(nullptr);
-      };
-      const auto violations = [](const std::optional<GroupCount>& count) {
-        return count ? Json(count->violations) : Json(nullptr);
-      };
-      const auto short_groups = [](const std::optional<GroupCount>& count) {
-        return count ? Json(count->short_groups) : Json(nullptr);
-      };
-      const auto first = first_violation(tensor);
-      tensors.push_back(
-          {{"name", tensor.weight.tensor.info.name},
-           {"shape", tensor.weight.tensor.info.shape},
-           {"transposed", tensor.weight.transposed},
-           {"pattern", tensor.promise.pattern.str()},
-           {"density", tensor.density()},
-           {"groups_in", groups(tensor.in)},
-           {"violations_in", violations(tensor.in)},
-           {"short_groups_in", short_groups(tensor.in)},
-           {"groups_out", groups(tensor.out)},
-           {"violations_out", violations(tensor.out)},
-           {"short_groups_out", short_groups(tensor.out)},
-           {"first_violation",
-            first ? Json({{"axis", first->axis}, {"index", first->index}}) : Json(nullptr)}});
+    for (const CheckedTensor& tensor : report.tensors) {
+      const auto& first = tensor.first_violation;
+      tensors.push_back({{"name", tensor.info.name},
+                         {"shape", tensor.info.shape},
+                         {"transposed", tensor.promise.transposed},
+                         {"pattern", tensor.promise.pattern.str()},
+                         {"density", tensor.density()},
+                         {"groups_in", figure(tensor.in, &GroupCount::groups)},
+                         {"violations_in", figure(tensor.in, &GroupCount::violations)},
+                         {"short_groups_in", figure(tensor.in, &GroupCount::short_groups)},
+                         {"groups_out", figure(tensor.out, &GroupCount::groups)},
+                         {"violations_out", figure(tensor.out, &GroupCount::violations)},
+                         {"short_groups_out", figure(tensor.out, &GroupCount::short_groups)},
+                         {"first_violation",
+                          first ? Json({{"axis", axis_name(first->axis)}, {"index", first->index}})
+                                : Json(nullptr)}});
     }
-    const auto pattern = common_pattern();
-    print_json({{"pattern", pattern ? Json(*pattern) : Json(nullptr)},
-                {"valid", valid()},
-                {"skipped", to_json(skipped_)},
+    const auto pattern = report.common_pattern();
+    print_json({{"pattern", pattern ? Json(pattern->str()) : Json(nullptr)},
+                {"valid", report.valid()},
+                {"skipped", to_json(skipped(report.skipped))},
                 {"tensors", tensors}});
   }
 
   std::string file_, pattern_, axis_;
   bool strict_ = false;
   CommonFlags common_;
-  Sparsity sparsity_;
   NameFilter names_;
-  std::vector<CheckedTensor> checked_;
-  std::vector<Skipped> skipped_;
 };
 
 }  // namespace

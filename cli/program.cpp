@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "weft/core/text.h"
 #include "weft/core/version.h"
 #include "weft/kernel/tile/tile_unit.h"
+#include "weft/prune/job.h"
 
 namespace weft::cli {
 namespace {
@@ -59,6 +61,12 @@ int finish_output(int code) {
   return complain(1, "cannot write to standard output");
 }
 
+// "--in-place" for the option in_place.
+std::string flag_name(std::string option) {
+  std::ranges::replace(option, '_', '-');
+  return "--" + option;
+}
+
 int run(int argc, char** argv, std::vector<CommandEntry> commands) {
   const std::string version = fmt::format("weft {} ({})", kVersion, current_isa());
   const Parsed parsed = parse_command_line(argc, argv, commands, version);
@@ -74,6 +82,8 @@ int run(int argc, char** argv, std::vector<CommandEntry> commands) {
     return finish_output(parsed.command->run());
   } catch (const UsageError& error) {
     return complain(2, hint(error.what()));
+  } catch (const OptionError& error) {
+    return complain(2, hint(flag_name(error.option()) + error.problem()));
   } catch (const OverwriteError& error) {
     return complain(2, hint(error.what()));
   }

@@ -15,6 +15,11 @@ void Progress::reach(double fraction) {
   if (reached > done_) add(reached - done_);
 }
 
+void Progress::reach(uint64_t done, uint64_t total) {
+  total_ = total;
+  if (done > done_) add(done - done_);
+}
+
 void Progress::finish() {
   if (drawn_) std::fputs("\r\033[K", stderr);
   drawn_ = false;

@@ -9,12 +9,13 @@ namespace weft::cli {
 
 class Progress {
  public:
-  Progress(std::string label, uint64_t total);
+  explicit Progress(std::string label, uint64_t total = 0);
   ~Progress() { finish(); }
 
   void add(uint64_t done);
-  void reach(double fraction);  // of the total; never goes back
-  void finish();                // wipes the bar; called before anything is printed
+  void reach(uint64_t done, uint64_t total);  // a total that is known only now
+  void reach(double fraction);                // of the total; never goes back
+  void finish();                              // wipes the bar; called before anything is printed
 
  private:
   using Clock = std::chrono::steady_clock;

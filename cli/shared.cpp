@@ -43,6 +43,10 @@ void declare_pattern(Flags& flags, std::string& pattern) {
              problem_in([](const std::string& text) { Pattern::parse(text); }));
 }
 
+std::optional<Pattern> given_pattern(const std::string& pattern) {
+  return pattern.empty() ? std::nullopt : std::optional(Pattern::parse(pattern));
+}
+
 void NameFilter::declare(Flags& flags) {
   flags.texts("--include", "RE", include,
               "Only tensors whose name matches (regular expression), heads and embeddings too",
@@ -62,6 +66,10 @@ Selection NameFilter::selection(const Checkpoint& checkpoint) const {
 
 Selection NameFilter::selection(const Checkpoint& checkpoint,
                                 const std::vector<TensorInfo>& tensors) const {
+  return select_tensors(expressions(), checkpoint, tensors, {{}, print_note});
+}
+
+NameExpressions NameFilter::expressions() const {
   // One expression that matches where any of them does.
   const auto any_of = [](const std::vector<std::string>& expressions) {
     std::string all;
@@ -70,14 +78,17 @@ Selection NameFilter::selection(const Checkpoint& checkpoint,
     }
     return all;
   };
-  Selection selection({any_of(include), any_of(exclude), transposed, with_heads}, checkpoint,
-                      tensors);
-  if (const std::string note = selection.note(); !note.empty()) print_note(note);
-  return selection;
+  return {any_of(include), any_of(exclude), transposed, with_heads};
 }
 
 Skipped skipped(const TensorInfo& tensor, LeftAlone reason) {
   return {tensor.name, reason_text(reason, tensor)};
+}
+
+std::vector<Skipped> skipped(const std::vector<SkippedTensor>& tensors) {
+  std::vector<Skipped> list;
+  for (const SkippedTensor& tensor : tensors) list.push_back(skipped(tensor.info, tensor.reason));
+  return list;
 }
 
 std::string stored_shape_text(const std::vector<int64_t>& shape, bool transposed) {
@@ -101,8 +112,7 @@ void print_skipped(const std::vector<Skipped>& skipped) {
 
 std::string nothing_selected(const std::vector<Skipped>& skipped) {
   if (skipped.empty()) return "the file has no tensors";
-  return fmt::format("none is selected: '{}', for one, is skipped: {}", printable(skipped[0].name),
-                     skipped[0].reason);
+  return weft::nothing_selected(skipped[0].name, skipped[0].reason);
 }
 
 void InPlaceFlag::declare(Flags& flags, const char* in) {
@@ -127,6 +137,10 @@ std::vector<KeptFiles> InPlaceFlag::kept(const Checkpoint& in, std::string& out,
         fmt::format("--in-place: OUT {} is not {} {}", target.string(), in_, source.string()));
   }
   return {};
+}
+
+Listener listener(Progress& progress) {
+  return {[&progress](uint64_t done, uint64_t total) { progress.reach(done, total); }, print_note};
 }
 
 std::string threads_text(int count) {

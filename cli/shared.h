@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/progress.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/checkpoint/select.h"
 #include "weft/core/json.h"
 #include "weft/core/parallel.h"
 #include "weft/core/pattern.h"
 #include "weft/mask/solver.h"
+#include "weft/prune/job.h"
 
 namespace weft::cli {
 
@@ -28,7 +30,8 @@ Flags::Problem problem_in(const std::function<void(const std::string&)>& parse);
 // The check of a flag that takes one of a few words.
 Flags::Problem one_of(std::vector<std::string> accepted);
 
-void declare_pattern(Flags& flags, std::string& pattern);  // --pattern
+void declare_pattern(Flags& flags, std::string& pattern);          // --pattern
+std::optional<Pattern> given_pattern(const std::string& pattern);  // nothing: the flag is not given
 
 // --include, --exclude and --transposed, each of them any number of times
 struct NameFilter {
@@ -36,6 +39,7 @@ struct NameFilter {
   bool with_heads = false;  // see NameExpressions
 
   void declare(Flags& flags);
+  NameExpressions expressions() const;
   // Says on standard error if config.json cannot be used.
   Selection selection(const Checkpoint& checkpoint) const;
   // Of a packed checkpoint: its tensors as they were before.
@@ -47,6 +51,7 @@ struct Skipped {
   std::string reason;
 };
 Skipped skipped(const TensorInfo& tensor, LeftAlone reason);
+std::vector<Skipped> skipped(const std::vector<SkippedTensor>& tensors);
 // "[768, 2304]", and "[768, 2304] = [ins, outs]" of a transposed one.
 std::string stored_shape_text(const std::vector<int64_t>& shape, bool transposed);
 Json to_json(const std::vector<Skipped>& skipped);
@@ -68,6 +73,9 @@ struct InPlaceFlag {
  private:
   std::string in_ = "IN";
 };
+
+// The bar, and notes on standard error, for a function of the library. `progress` must outlive it.
+Listener listener(Progress& progress);
 
 std::string threads_text(int count);       // "1 thread", "2 threads"
 void print(const std::string& text);       // to standard output

@@ -159,4 +159,14 @@ std::string reason_text(LeftAlone reason, const TensorInfo& tensor) {
   return "";
 }
 
+std::string nothing_selected(const std::vector<SkippedTensor>& skipped) {
+  if (skipped.empty()) return "the file has no tensors";
+  const TensorInfo& first = skipped.front().info;
+  return nothing_selected(first.name, reason_text(skipped.front().reason, first));
+}
+
+std::string nothing_selected(const std::string& tensor, const std::string& reason) {
+  return fmt::format("none is selected: '{}', for one, is skipped: {}", printable(tensor), reason);
+}
+
 }  // namespace weft

@@ -63,4 +63,14 @@ class Selection {
 // Fit to follow "skipped: ".
 std::string reason_text(LeftAlone reason, const TensorInfo& tensor);
 
+// A tensor that was left alone, for reports.
+struct SkippedTensor {
+  TensorInfo info;
+  LeftAlone reason;
+};
+// Why there is nothing to do, with the first tensor that was skipped as the example.
+std::string nothing_selected(const std::vector<SkippedTensor>& skipped);
+// The same with reasons that are not all a Selection's. reason: of the first tensor that was skipped.
+std::string nothing_selected(const std::string& tensor, const std::string& reason);
+
 }  // namespace weft
