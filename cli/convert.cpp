@@ -59,7 +59,7 @@ class ConvertCommand : public Command {
     std::unique_ptr<CalibrationFile> file;
     if (!calibration_.empty()) file = std::make_unique<CalibrationFile>(calibration_);
     std::vector<KeptFiles> kept = in_place_.kept(checkpoint, out_, checkpoint.layout());
-    if (file) kept.push_back({"--calibration", file->paths(), ""});
+    if (file) kept.push_back({"--calibration", file->paths()});
     output_files(out_, checkpoint.layout(), kept);
     if (!model_flags_.folder.empty()) model_ = open_model();
     if (model_) options_.leave = model_->not_converted(sparse_ends_);

@@ -64,7 +64,7 @@ class MergeCommand : public Command {
 
     const CheckpointLayout layout = with_sparsity(base.layout(), sparsity_);
     std::vector<KeptFiles> kept = in_place_.kept(base, out_, layout);
-    kept.push_back({"DELTA", deltas.paths(), ""});
+    kept.push_back({"DELTA", deltas.paths()});
     output_files(out_, layout, kept);
     std::optional<CheckpointWriter> writer;
     if (!dry_run_) writer.emplace(out_, layout, kept);

@@ -85,7 +85,10 @@ int run(int argc, char** argv, std::vector<CommandEntry> commands) {
   } catch (const OptionError& error) {
     return complain(2, hint(flag_name(error.option()) + error.problem()));
   } catch (const OverwriteError& error) {
-    return complain(2, hint(error.what()));
+    return complain(
+        2, hint(error.replaceable()
+                    ? fmt::format("{}: name another, or replace it with --in-place", error.what())
+                    : error.what()));
   }
 }
 

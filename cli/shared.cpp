@@ -124,7 +124,7 @@ void InPlaceFlag::declare(Flags& flags, const char* in) {
 
 std::vector<KeptFiles> InPlaceFlag::kept(const Checkpoint& in, std::string& out,
                                          const CheckpointLayout& layout) const {
-  if (!on) return {{in_, in.paths(), "name another, or replace it with --in-place"}};
+  if (!on) return {{in_, in.paths(), true}};
   // The index comes first, if there is one: it says which files are the checkpoint.
   const std::filesystem::path source = in.paths().front();
   const std::filesystem::path folder = source.has_parent_path() ? source.parent_path() : ".";

@@ -37,9 +37,9 @@ void refuse_overwriting(const std::string& by, const std::vector<fs::path>& writ
     const auto found = owners.find(FileIdentity::of(path));
     if (found == owners.end()) continue;
     const KeptFiles& files = *found->second;
-    throw OverwriteError(fmt::format("{} {} is also a file of {}{}{}", by,
-                                     printable(path.string(), 4096), files.what,
-                                     files.advice.empty() ? "" : ": ", files.advice));
+    throw OverwriteError(
+        fmt::format("{} {} is also a file of {}", by, printable(path.string(), 4096), files.what),
+        files.replaceable);
   }
 }
 

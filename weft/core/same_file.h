@@ -26,12 +26,18 @@ struct FileIdentity {
 struct KeptFiles {
   std::string what;  // "IN"
   std::vector<std::filesystem::path> paths;
-  std::string advice;  // what would allow it, if anything does
+  bool replaceable = false;  // they may be replaced by whoever asks for it
 };
 
+// replaceable(): of the files that would have been overwritten.
 class OverwriteError : public Error {
  public:
-  using Error::Error;
+  OverwriteError(const std::string& message, bool replaceable)
+      : Error(message), replaceable_(replaceable) {}
+  bool replaceable() const { return replaceable_; }
+
+ private:
+  bool replaceable_;
 };
 
 // Throws OverwriteError that names the first of the files to be written which is one of those to be

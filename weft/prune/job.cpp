@@ -21,4 +21,25 @@ Selection select_tensors(const NameExpressions& names, const Checkpoint& checkpo
   return noted(Selection(names, checkpoint), listener);
 }
 
+Output output_of(const Destination& destination, const Checkpoint& from, const std::string& name,
+                 const CheckpointLayout& layout) {
+  Output output{destination.path, {}};
+  if (!destination.in_place) {
+    output.kept.push_back({name, from.paths(), true});
+    return output;
+  }
+  // The index comes first, if there is one: it says which files are the checkpoint.
+  const std::filesystem::path source = from.paths().front();
+  const std::filesystem::path folder = source.has_parent_path() ? source.parent_path() : ".";
+  if (!layout.index && FileIdentity::of(output.path) == FileIdentity::of(folder)) {
+    output.path = source;
+  }
+  const std::filesystem::path target = output_files(output.path, layout).front();
+  if (FileIdentity::of(target) != FileIdentity::of(source)) {
+    throw OptionError("in_place",
+                      fmt::format(": OUT {} is not {} {}", target.string(), name, source.string()));
+  }
+  return output;
+}
+
 }  // namespace weft

@@ -60,4 +60,20 @@ Selection select_tensors(const NameExpressions& names, const Checkpoint& checkpo
 Selection select_tensors(const NameExpressions& names, const Checkpoint& checkpoint,
                          const Listener& listener);
 
+// Where a checkpoint that is made from another one goes.
+struct Destination {
+  std::filesystem::path path;  // a file; a folder or a name that ends in .index.json for shards
+  bool in_place = false;       // `path` is the checkpoint that it is made from, which is replaced
+};
+
+struct Output {
+  std::filesystem::path path;   // in place, the file itself if `path` was its folder
+  std::vector<KeptFiles> kept;  // what CheckpointWriter must not replace
+};
+// `from`: the checkpoint that the result is made from; `name`: the word for it in messages, as "IN".
+// Throws OptionError if in_place is asked for and the path is another checkpoint. That the files of
+// `from` are not overwritten otherwise is up to output_files or CheckpointWriter (checkpoint.h).
+Output output_of(const Destination& destination, const Checkpoint& from, const std::string& name,
+                 const CheckpointLayout& layout);
+
 }  // namespace weft

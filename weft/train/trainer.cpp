@@ -555,7 +555,7 @@ Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
   RunFolder::require_free(folder);
   if (!parts.options.init.empty()) {
     refuse_overwriting("--out", {folder / "model.safetensors", folder / "packed.safetensors"},
-                       {{"--init", Checkpoint::open(parts.options.init).paths(), ""}});
+                       {{"--init", Checkpoint::open(parts.options.init).paths()}});
   }
   // What can be wrong with the options shows before anything is written.
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, nullptr, "");
