@@ -1,20 +1,11 @@
 // weft pack, weft unpack: a checkpoint whose N:M weights are stored without their zeros, and back.
-#include "cli/progress.h"
 #include "cli/shared.h"
 #include "weft/core/text.h"
-#include "weft/pack/packed_file.h"
-#include "weft/prune/tensor_values.h"
+#include "weft/prune/pack_checkpoint.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
 namespace {
-
-constexpr const char* kWeft = "weft";
-constexpr const char* kBitmask24 = "sparse-24-bitmask";
-
-const char* format_name(PackedFormat format) {
-  return format == PackedFormat::kBitmask24 ? kBitmask24 : kWeft;
-}
 
 std::string ratio_text(uint64_t stored, uint64_t dense) {
   if (dense == 0) return "-";
@@ -26,40 +17,30 @@ Json ratio_json(uint64_t stored, uint64_t dense) {
   return static_cast<double>(stored) / static_cast<double>(dense);
 }
 
-// What happened to a tensor, packed or unpacked.
-struct Row {
-  std::string name;
-  std::vector<int64_t> shape;
-  bool transposed = false;
-  std::string pattern, dtype, values;
-  uint64_t dense_bytes = 0;
-  uint64_t stored_bytes = 0;
-  int64_t negative_zeros = 0;  // that come back as +0
-};
-
-void print_rows(const std::vector<Row>& rows) {
+void print_rows(const PackReport& report) {
   Table table({"tensor", "shape", "dtype", "pattern", "values", ">dense", ">packed", ">ratio"});
-  for (const Row& row : rows) {
-    table.add({printable(row.name), stored_shape_text(row.shape, row.transposed), row.dtype,
-               row.pattern, row.values, bytes_text(row.dense_bytes), bytes_text(row.stored_bytes),
-               ratio_text(row.stored_bytes, row.dense_bytes)});
+  for (const PackReport::Tensor& row : report.tensors) {
+    table.add({printable(row.info.name), stored_shape_text(row.info.shape, row.transposed),
+               std::string(dtype_name(row.info.dtype)), row.pattern.str(),
+               std::string(dtype_name(row.values)), bytes_text(row.info.bytes()),
+               bytes_text(row.packed_bytes), ratio_text(row.packed_bytes, row.info.bytes())});
   }
   print(table.str());
 }
 
-Json to_json(const std::vector<Row>& rows) {
+Json rows_json(const PackReport& report) {
   Json list = Json::array();
-  for (const Row& row : rows) {
-    list.push_back({{"name", row.name},
-                    {"shape", row.shape},
+  for (const PackReport::Tensor& row : report.tensors) {
+    list.push_back({{"name", row.info.name},
+                    {"shape", row.info.shape},
                     {"transposed", row.transposed},
-                    {"dtype", row.dtype},
-                    {"pattern", row.pattern},
-                    {"values", row.values},
-                    {"dense_bytes", row.dense_bytes},
-                    {"packed_bytes", row.stored_bytes},
-                    {"ratio", ratio_json(row.stored_bytes, row.dense_bytes)},
-                    {"negative_zeros_lost", row.negative_zeros}});
+                    {"dtype", dtype_name(row.info.dtype)},
+                    {"pattern", row.pattern.str()},
+                    {"values", dtype_name(row.values)},
+                    {"dense_bytes", row.info.bytes()},
+                    {"packed_bytes", row.packed_bytes},
+                    {"ratio", ratio_json(row.packed_bytes, row.info.bytes())},
+                    {"negative_zeros_lost", row.negative_zeros_lost}});
   }
   return list;
 }
@@ -69,11 +50,11 @@ class PackCommand : public Command {
   void declare(Flags& flags) override {
     flags.positional("in", in_, "Checkpoint: .safetensors, .index.json, or a folder");
     flags.positional("out", out_, "Where the packed checkpoint goes (a folder if IN is sharded)");
-    declare_pattern(flags, pattern_text_);
+    declare_pattern(flags, pattern_);
     flags.text("--values", "fp32|bf16|same", values_,
                "Stored values: bf16 rounds F32 weights (default: same, the type of the weights)",
                one_of({"fp32", "bf16", "same"}));
-    flags.text("--format", "weft|sparse-24-bitmask", format_text_,
+    flags.text("--format", "weft|sparse-24-bitmask", format_,
                "weft, or the format of compressed-tensors for 2:4 (default: weft)",
                one_of({kWeft, kBitmask24}));
     flags.flag("--by-magnitude", by_magnitude_,
@@ -85,196 +66,92 @@ class PackCommand : public Command {
 
   int run() override {
     common_.apply();
-    format_ = format_text_ == kBitmask24 ? PackedFormat::kBitmask24 : PackedFormat::kWeft;
-    refuse_wrong_flags();
-    const Checkpoint checkpoint = Checkpoint::open(in_);
-    require_unpacked(checkpoint);
-    const Sparsity sparsity = checkpoint.sparsity();
-    choose(checkpoint, sparsity);
-
-    const CheckpointLayout layout = packed_layout(checkpoint, chosen_, format_, plan_of_pruned());
-    CheckpointWriter writer(out_, layout, in_place_.kept(checkpoint, out_, layout));
-    Progress progress("packing", checkpoint.bytes());
-    for (const ShardedTensor& tensor : checkpoint.tensors()) {
-      if (chosen_.contains(tensor.info.name)) {
-        pack(checkpoint, tensor, writer);
-      } else {
-        writer.copy(checkpoint, tensor);
-      }
-      progress.add(tensor.info.bytes());
-    }
-    writer.commit();
+    const PackOptions options = resolved_options();
+    Progress progress("packing");
+    const PackReport report = pack(options, listener(progress));
     progress.finish();
-    common_.json ? report_json(checkpoint, layout) : report(checkpoint, layout);
+    common_.json ? print_report_json(report) : print_report(report);
     return 0;
   }
 
  private:
-  void refuse_wrong_flags() const {
-    if (by_magnitude_ && pattern_text_.empty()) {
-      throw UsageError("--by-magnitude needs --pattern");
-    }
-    if (format_ != PackedFormat::kBitmask24) return;
-    if (!values_.empty() && values_ != "same") {
+  static constexpr const char* kWeft = "weft";
+  static constexpr const char* kBitmask24 = "sparse-24-bitmask";
+
+  PackOptions resolved_options() const {
+    PackOptions options;
+    options.in = in_;
+    options.out = {out_, in_place_.on};
+    options.pattern = given_pattern(pattern_);
+    if (values_ == "fp32") options.values = Dtype::kF32;
+    if (values_ == "bf16") options.values = Dtype::kBf16;
+    if (format_ == kBitmask24) options.format = PackedFormat::kBitmask24;
+    options.by_magnitude = by_magnitude_;
+    options.names = names_.expressions();
+    refuse_wrong_flags(options);
+    return options;
+  }
+
+  void refuse_wrong_flags(const PackOptions& options) const {
+    if (by_magnitude_ && !options.pattern) throw UsageError("--by-magnitude needs --pattern");
+    if (options.format != PackedFormat::kBitmask24) return;
+    if (options.values) {
       throw UsageError(
           fmt::format("--format {} stores values in the type of the weights: --values "
                       "{} is not for it",
                       kBitmask24, values_));
     }
-    if (!pattern_text_.empty() && !is_two_of_four(Pattern::parse(pattern_text_))) {
+    if (options.pattern && (options.pattern->keep() != 2 || options.pattern->group() != 4)) {
       throw UsageError(
-          fmt::format("--format {} is for --pattern 2:4, not {}", kBitmask24, pattern_text_));
+          fmt::format("--format {} is for --pattern 2:4, not {}", kBitmask24, pattern_));
     }
   }
 
-  static bool is_two_of_four(const Pattern& pattern) {
-    return pattern.keep() == 2 && pattern.group() == 4;
-  }
-
-  void choose(const Checkpoint& checkpoint, const Sparsity& sparsity) {
-    if (pattern_text_.empty() && sparsity.tensors.empty()) {
-      throw UsageError(fmt::format("--pattern is needed: {} carries no weft.sparsity", in_));
-    }
-    const Selection selection = names_.selection(checkpoint);
-    for (const ShardedTensor& tensor : checkpoint.tensors()) {
-      const TensorInfo& info = tensor.info;
-      if (const auto reason = left_alone(selection, sparsity, info)) {
-        skipped_.push_back(skipped(info, *reason));
-        continue;
-      }
-      const auto promised = sparsity.tensors.find(info.name);
-      const bool as_promised = pattern_text_.empty();
-      const StoredWeight weight{tensor, as_promised
-                                            ? selection.is_transposed(info, promised->second)
-                                            : selection.is_transposed(info)};
-      auto obstacle = as_promised ? obstacle_of_promise(promised->second) : std::nullopt;
-      if (!obstacle) obstacle = packing_obstacle(weight, format_);
-      if (obstacle) {
-        skipped_.push_back({info.name, *obstacle});
-      } else {
-        const Pattern pattern =
-            as_promised ? promised->second.as_rows_lie() : Pattern::parse(pattern_text_);
-        chosen_.emplace(info.name, PackChoice{pattern, stored_type(info.dtype), weight.transposed});
-      }
-    }
-    WEFT_CHECK(!chosen_.empty(), "{}: no tensor to pack: {}", in_, nothing_selected(skipped_));
-  }
-
-  std::optional<LeftAlone> left_alone(const Selection& selection, const Sparsity& sparsity,
-                                      const TensorInfo& info) const {
-    if (!pattern_text_.empty()) return selection.left_alone(info);
-    if (!sparsity.tensors.contains(info.name)) return LeftAlone::kNotPromised;
-    if (const auto reason = selection.left_alone_by_name(info.name)) return reason;
-    if (!WeightShape::accepts(info.shape)) return LeftAlone::kDimensions;
-    return std::nullopt;
-  }
-
-  std::optional<std::string> obstacle_of_promise(const Promise& promise) const {
-    if (promise.axis == Axis::kOut) return "sparse along outputs only";
-    if (format_ == PackedFormat::kBitmask24 && !is_two_of_four(promise.pattern)) {
-      return fmt::format("{} is not 2:4", promise.pattern.str());
-    }
-    return std::nullopt;
-  }
-
-  Dtype stored_type(Dtype weights) const {
-    if (format_ == PackedFormat::kBitmask24) return weights;
-    if (values_ == "fp32") return Dtype::kF32;
-    // F16 has two bytes already, and would only lose by it.
-    if (values_ == "bf16" && weights == Dtype::kF32) return Dtype::kBf16;
-    return weights;
-  }
-
-  // What is pruned here is promised, as `weft mask` would.
-  Sparsity plan_of_pruned() const {
-    Sparsity sparsity;
-    for (const auto& [name, choice] : chosen_) {
-      if (!by_magnitude_) continue;
-      sparsity.tensors.emplace(name, Promise{choice.pattern, Axis::kIn, "", choice.transposed});
-    }
-    return sparsity;
-  }
-
-  void pack(const Checkpoint& checkpoint, const ShardedTensor& tensor, CheckpointWriter& writer) {
-    const TensorInfo& info = tensor.info;
-    const PackChoice& choice = chosen_.at(info.name);
-    const StoredWeight weight{tensor, choice.transposed};
-    const std::vector<std::byte> bytes = read_weight(checkpoint, weight);
-    Row row{info.name,
-            info.shape,
-            choice.transposed,
-            choice.pattern.str(),
-            std::string(dtype_name(info.dtype)),
-            std::string(dtype_name(choice.values)),
-            info.bytes(),
-            0,
-            0};
-    const Mask mask = mask_of(checkpoint, weight, bytes, row);
-    for (const StoredPart& part : pack_tensor(weight.info(), bytes, mask, choice, format_)) {
-      writer.write({{part.name, Dtype::kU8, {}, 0, 0}, tensor.shard}, 0, part.bytes);
-      row.stored_bytes += part.bytes.size();
-    }
-    packed_.push_back(std::move(row));
-  }
-
-  Mask mask_of(const Checkpoint& checkpoint, const StoredWeight& weight,
-               std::span<const std::byte> bytes, Row& row) const {
-    const TensorInfo& info = weight.tensor.info;
-    const Pattern& pattern = chosen_.at(info.name).pattern;
-    Mask mask;
-    if (by_magnitude_) {
-      naming_weights(checkpoint, weight, 0, [&] {
-        mask = with_weights(info.dtype, bytes, [&](auto weights) {
-          return find_mask(default_solver(false), weights.data(), weight.shape(), pattern);
-        });
-      });
-      return mask;
-    }
+  static PackReport pack(const PackOptions& options, const Listener& listener) {
     try {
-      MaskToPack found = mask_to_pack(info, bytes, pattern, weight.transposed);
-      row.negative_zeros = found.negative_zeros_out;
-      return std::move(found.mask);
+      return pack_checkpoint(options, listener);
     } catch (const NotSparseError& error) {
       throw Error(
-          fmt::format("{}: tensor '{}': {}: prune it first with `weft mask`, or while packing with "
-                      "--by-magnitude",
-                      checkpoint.file_of(weight.tensor), printable(info.name), error.what()));
+          fmt::format("{}: prune it first with `weft mask`, or while packing with --by-magnitude",
+                      error.what()));
     }
   }
 
-  void report(const Checkpoint& checkpoint, const CheckpointLayout& layout) const {
-    print_rows(packed_);
-    print_skipped(skipped_);
-    int64_t lost = 0;
-    for (const Row& row : packed_) lost += row.negative_zeros;
-    if (lost > 0) {
+  static std::vector<Skipped> skipped(const PackReport& report) {
+    std::vector<Skipped> list;
+    for (const PackReport::Skipped& one : report.skipped) {
+      list.push_back({one.info.name, reason_text(one)});
+    }
+    return list;
+  }
+
+  static void print_report(const PackReport& report) {
+    print_rows(report);
+    print_skipped(skipped(report));
+    if (const int64_t lost = report.negative_zeros_lost(); lost > 0) {
       print(fmt::format("\n{} negative zeros outside the kept weights come back as +0\n", lost));
     }
     print(fmt::format("\n{} of {} tensors packed as {}: {} -> {}, ratio {}; written to {}\n",
-                      packed_.size(), checkpoint.tensors().size(), format_name(format_),
-                      bytes_text(checkpoint.bytes()), bytes_text(layout.bytes()),
-                      ratio_text(layout.bytes(), checkpoint.bytes()), out_));
+                      report.tensors.size(), report.all_tensors, packed_format_name(report.format),
+                      bytes_text(report.dense_bytes), bytes_text(report.packed_bytes),
+                      ratio_text(report.packed_bytes, report.dense_bytes), report.out.string()));
   }
 
-  void report_json(const Checkpoint& checkpoint, const CheckpointLayout& layout) const {
-    print_json({{"format", format_name(format_)},
+  void print_report_json(const PackReport& report) const {
+    print_json({{"format", packed_format_name(report.format)},
                 {"by_magnitude", by_magnitude_},
-                {"tensors", to_json(packed_)},
-                {"skipped", cli::to_json(skipped_)},
-                {"dense_bytes", checkpoint.bytes()},
-                {"packed_bytes", layout.bytes()},
-                {"ratio", ratio_json(layout.bytes(), checkpoint.bytes())}});
+                {"tensors", rows_json(report)},
+                {"skipped", to_json(skipped(report))},
+                {"dense_bytes", report.dense_bytes},
+                {"packed_bytes", report.packed_bytes},
+                {"ratio", ratio_json(report.packed_bytes, report.dense_bytes)}});
   }
 
-  std::string in_, out_, pattern_text_, values_, format_text_;
+  std::string in_, out_, pattern_, values_, format_;
   bool by_magnitude_ = false;
   InPlaceFlag in_place_;
   CommonFlags common_;
   NameFilter names_;
-  PackedFormat format_ = PackedFormat::kWeft;
-  std::map<std::string, PackChoice> chosen_;
-  std::vector<Skipped> skipped_;
-  std::vector<Row> packed_;
 };
 
 class UnpackCommand : public Command {
@@ -288,60 +165,33 @@ class UnpackCommand : public Command {
 
   int run() override {
     common_.apply();
-    const Checkpoint checkpoint = Checkpoint::open(in_);
-    const PackedCheckpoint packed(checkpoint);
-    WEFT_CHECK(packed.format() != PackedFormat::kNone,
-               "{}: it is not packed: it has neither weft.packed metadata nor tensors of {}", in_,
-               kBitmask24);
-    const CheckpointLayout layout = packed.unpacked_layout();
-    CheckpointWriter writer(out_, layout, in_place_.kept(checkpoint, out_, layout));
-    Progress progress("unpacking", layout.bytes());
-    for (const LogicalTensor& tensor : packed.tensors()) {
-      if (tensor.packed()) {
-        writer.write({tensor.info, tensor.shard}, 0, packed.dense(tensor));
-        rows_.push_back(row_of(tensor));
-      } else {
-        writer.copy(checkpoint, std::get<ShardedTensor>(tensor.source));
-      }
-      progress.add(tensor.info.bytes());
-    }
-    writer.commit();
+    Progress progress("unpacking");
+    const PackReport report = unpack_checkpoint({in_, {out_, in_place_.on}}, listener(progress));
     progress.finish();
-    const size_t all = packed.tensors().size();
-    if (common_.json) {
-      print_json({{"format", format_name(packed.format())},
-                  {"tensors", to_json(rows_)},
-                  {"copied", all - rows_.size()},
-                  {"packed_bytes", checkpoint.bytes()},
-                  {"dense_bytes", layout.bytes()}});
-      return 0;
-    }
-    print_rows(rows_);
-    print(fmt::format("\n{} of {} tensors unpacked from {}: {} -> {}; written to {}\n",
-                      rows_.size(), all, format_name(packed.format()),
-                      bytes_text(checkpoint.bytes()), bytes_text(layout.bytes()), out_));
+    common_.json ? print_report_json(report) : print_report(report);
     return 0;
   }
 
  private:
-  static Row row_of(const LogicalTensor& tensor) {
-    const auto* weft = std::get_if<LogicalTensor::Weft>(&tensor.source);
-    const Dtype values = weft != nullptr ? weft->values.info.dtype : tensor.info.dtype;
-    return {tensor.info.name,
-            tensor.info.shape,
-            tensor.transposed(),
-            tensor.pattern()->str(),
-            std::string(dtype_name(tensor.info.dtype)),
-            std::string(dtype_name(values)),
-            tensor.info.bytes(),
-            tensor.stored_bytes,
-            0};
+  static void print_report_json(const PackReport& report) {
+    print_json({{"format", packed_format_name(report.format)},
+                {"tensors", rows_json(report)},
+                {"copied", report.all_tensors - report.tensors.size()},
+                {"packed_bytes", report.packed_bytes},
+                {"dense_bytes", report.dense_bytes}});
+  }
+
+  static void print_report(const PackReport& report) {
+    print_rows(report);
+    print(fmt::format("\n{} of {} tensors unpacked from {}: {} -> {}; written to {}\n",
+                      report.tensors.size(), report.all_tensors, packed_format_name(report.format),
+                      bytes_text(report.packed_bytes), bytes_text(report.dense_bytes),
+                      report.out.string()));
   }
 
   std::string in_, out_;
   InPlaceFlag in_place_;
   CommonFlags common_;
-  std::vector<Row> rows_;
 };
 
 }  // namespace

@@ -27,15 +27,11 @@ std::optional<std::string> bitmask24_prefix(const std::string& name) {
   return name.substr(0, name.size() - kEnding.size());
 }
 
-std::optional<std::string> bitmask24_obstacle(const TensorInfo& tensor) {
-  if (!bitmask24_prefix(tensor.name)) return "sparse-24-bitmask takes names that end in '.weight'";
-  if (tensor.shape.size() != 2) return "sparse-24-bitmask takes 2 dimensions";
-  if (tensor.shape[1] % 4 != 0) {
-    return fmt::format("sparse-24-bitmask takes a multiple of 4 columns, not {}", tensor.shape[1]);
-  }
-  if (!has_zero(tensor.dtype)) {
-    return fmt::format("dtype {} has no zero", dtype_name(tensor.dtype));
-  }
+std::optional<PackObstacle> bitmask24_obstacle(const TensorInfo& tensor) {
+  if (!bitmask24_prefix(tensor.name)) return PackObstacle::kName;
+  if (tensor.shape.size() != 2) return PackObstacle::kDimensions;
+  if (tensor.shape[1] % 4 != 0) return PackObstacle::kColumns;
+  if (!has_zero(tensor.dtype)) return PackObstacle::kNoZero;
   return std::nullopt;
 }
 
@@ -54,7 +50,7 @@ std::vector<TensorInfo> bitmask24_tensors(const TensorInfo& tensor) {
 Bitmask24 to_bitmask24(const TensorInfo& tensor, std::span<const std::byte> bytes,
                        const Mask& mask) {
   const auto obstacle = bitmask24_obstacle(tensor);
-  WEFT_CHECK(!obstacle, "{}", *obstacle);
+  WEFT_CHECK(!obstacle, "{}", obstacle_text(*obstacle, tensor));
   const int64_t rows = tensor.shape[0], cols = tensor.shape[1];
   const size_t size = element_bytes_of(tensor);
   WEFT_CHECK(mask.rows() == rows && mask.cols() == cols &&

@@ -19,6 +19,7 @@
 
 #include "weft/checkpoint/header.h"
 #include "weft/core/mask.h"
+#include "weft/pack/obstacle.h"
 
 namespace weft {
 
@@ -28,7 +29,7 @@ inline constexpr std::string_view kBitmask24Parts[] = {"shape", "compressed", "b
 std::optional<std::string> bitmask24_prefix(const std::string& name);
 
 // Why a tensor cannot be stored so, or nothing.
-std::optional<std::string> bitmask24_obstacle(const TensorInfo& tensor);
+std::optional<PackObstacle> bitmask24_obstacle(const TensorInfo& tensor);
 
 // shape, compressed and bitmask of a tensor without an obstacle.
 std::vector<TensorInfo> bitmask24_tensors(const TensorInfo& tensor);

@@ -166,11 +166,12 @@ void PackedCheckpoint::find_bitmask24_tensors() {
     WEFT_CHECK(!names.contains(weight), "{}: tensor '{}' is packed, but stands there too", what,
                printable(weight));
     const TensorInfo dense{weight, compressed->info.dtype, {sizes[0], sizes[1]}, 0, 0};
-    const bool possible = sizes[0] >= 0 && sizes[1] >= 0;
-    const auto obstacle = possible ? bitmask24_obstacle(dense)
-                                   : std::optional<std::string>("sizes must not be negative");
-    WEFT_CHECK(!obstacle, "{}: tensor '{}' of shape {}: {}", what, printable(weight),
-               shape_text(dense.shape), *obstacle);
+    const auto refuse = [&](const std::string& problem) {
+      throw Error(fmt::format("{}: tensor '{}' of shape {}: {}", what, printable(weight),
+                              shape_text(dense.shape), problem));
+    };
+    if (sizes[0] < 0 || sizes[1] < 0) refuse("sizes must not be negative");
+    if (const auto obstacle = bitmask24_obstacle(dense)) refuse(obstacle_text(*obstacle, dense));
     const std::vector<TensorInfo> wanted = bitmask24_tensors(dense);
     require_tensor(what, compressed, wanted[1], compressed->shard);
     require_tensor(what, bitmask, wanted[2], bitmask->shard);

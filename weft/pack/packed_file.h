@@ -99,7 +99,7 @@ struct PackChoice {
 bool can_store(Dtype weights, Dtype values);
 
 // Why a selected tensor cannot be packed in this format, or nothing.
-std::optional<std::string> packing_obstacle(const StoredWeight& weight, PackedFormat format);
+std::optional<PackObstacle> packing_obstacle(const StoredWeight& weight, PackedFormat format);
 
 // The layout of a checkpoint with these tensors packed. `pruned`: promises for tensors that are
 // made sparse on the way; without one for any of its tensors, a file keeps its weft.sparsity as it is.

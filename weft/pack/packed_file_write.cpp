@@ -87,14 +87,13 @@ std::vector<std::byte> indices_of(const PackedMatrix& packed) {
 
 }  // namespace
 
-std::optional<std::string> packing_obstacle(const StoredWeight& weight, PackedFormat format) {
+std::optional<PackObstacle> packing_obstacle(const StoredWeight& weight, PackedFormat format) {
   const TensorInfo& tensor = weight.tensor.info;
   if (format == PackedFormat::kBitmask24) {
-    if (weight.transposed) return "stored [ins, outs], which the format has no word for";
-    return bitmask24_obstacle(tensor);
+    return weight.transposed ? PackObstacle::kTransposed : bitmask24_obstacle(tensor);
   }
   if (can_store(tensor.dtype, Dtype::kF32)) return std::nullopt;
-  return fmt::format("dtype {}: packed are F32, F16 and BF16", dtype_name(tensor.dtype));
+  return PackObstacle::kDtype;
 }
 
 CheckpointLayout packed_layout(const Checkpoint& checkpoint,

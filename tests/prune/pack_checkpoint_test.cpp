@@ -1,0 +1,140 @@
+// pack_checkpoint, unpack_checkpoint as a program that links
+// the library calls them: the reports against known values, the files against those of the command
+// line.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+
+#include "tests/prune/file_functions.h"
+#include "weft/prune/mask_checkpoint.h"
+#include "weft/prune/pack_checkpoint.h"
+
+namespace weft::test {
+namespace {
+
+// ─── pack, unpack ───
+
+TEST(PackCheckpoint, WritesWhatTheCommandLineWritesAndComesBack) {
+  const ScratchFolder folder;
+  MaskOptions mask;
+  mask.in = write_model(folder);
+  mask.out.path = folder / "sparse.safetensors";
+  mask_checkpoint(mask);
+  PackOptions options;
+  options.in = mask.out.path;
+  options.out.path = folder / "library.safetensors";
+  Heard heard;
+  const PackReport report = pack_checkpoint(options, heard.listener());
+  heard.expect_all(kModelBytes);
+  const std::string cli = folder / "cli.safetensors";
+  expect_succeeds({"pack", options.in, cli});
+  expect_same_file(options.out.path, cli);
+
+  EXPECT_EQ(report.format, PackedFormat::kWeft);
+  EXPECT_EQ(report.all_tensors, 8u);
+  EXPECT_EQ(report.dense_bytes, kModelBytes);
+  EXPECT_EQ(report.packed_bytes, Checkpoint::open(cli).bytes());
+  EXPECT_EQ(report.out, options.out.path);
+  ASSERT_EQ(report.tensors.size(), 4u);
+  const PackReport::Tensor& fc1 = report.tensors[0];
+  EXPECT_EQ(fc1.info.name, "fc1.weight");
+  EXPECT_EQ(fc1.pattern, Pattern(2, 4));
+  EXPECT_EQ(fc1.values, Dtype::kF32);
+  EXPECT_LT(fc1.packed_bytes, fc1.info.bytes());
+  EXPECT_EQ(report.negative_zeros_lost(), 0);
+  ASSERT_EQ(report.skipped.size(), 4u);
+  EXPECT_EQ(std::get<LeftAlone>(report.skipped[0].reason), LeftAlone::kNotPromised);
+  EXPECT_EQ(report.skipped[1].info.name, "double.weight");
+  EXPECT_EQ(std::get<PackObstacle>(report.skipped[1].reason), PackObstacle::kDtype);
+  EXPECT_EQ(report.skipped[1].promised, Pattern(2, 4));
+  EXPECT_EQ(reason_text(report.skipped[1]), "dtype F64: packed are F32, F16 and BF16");
+
+  UnpackOptions back;
+  back.in = options.out.path;
+  back.out.path = folder / "back.safetensors";
+  const PackReport unpacked = unpack_checkpoint(back);
+  expect_same_file(back.out.path, options.in);
+  EXPECT_EQ(unpacked.tensors.size(), 4u);
+  EXPECT_EQ(unpacked.tensors[0].packed_bytes, fc1.packed_bytes);
+  EXPECT_EQ(unpacked.tensors[0].pattern, Pattern(2, 4));
+  EXPECT_EQ(unpacked.dense_bytes, kModelBytes);
+  EXPECT_EQ(unpacked.packed_bytes, report.packed_bytes);
+  EXPECT_EQ(unpacked.all_tensors, 8u);
+  EXPECT_TRUE(contains(message_of([&] {
+                         unpack_checkpoint({options.in, {folder / "x"}});
+                       }),
+                       "it is not packed"));
+}
+
+TEST(PackCheckpoint, PrunesByMagnitudeAsMaskDoes) {
+  const ScratchFolder folder;
+  PackOptions options;
+  options.in = write_model(folder);
+  options.out.path = folder / "library.safetensors";
+  options.pattern = Pattern(2, 4);
+  options.values = Dtype::kBf16;
+  EXPECT_THROW(pack_checkpoint(options), NotSparseError);
+  options.by_magnitude = true;
+  const PackReport report = pack_checkpoint(options);
+  EXPECT_EQ(report.tensors[0].values, Dtype::kBf16);
+  EXPECT_EQ(report.tensors[2].info.name, "half.weight");
+  EXPECT_EQ(report.tensors[2].values, Dtype::kF16);
+  const std::string cli = folder / "cli.safetensors";
+  expect_succeeds(
+      {"pack", options.in, cli, "--pattern", "2:4", "--values", "bf16", "--by-magnitude"});
+  expect_same_file(options.out.path, cli);
+
+  options.values.reset();
+  pack_checkpoint(options);
+  unpack_checkpoint({options.out.path, {folder / "back.safetensors"}});
+  MaskOptions mask;
+  mask.in = options.in;
+  mask.out.path = folder / "masked.safetensors";
+  mask_checkpoint(mask);
+  EXPECT_EQ(floats_of(folder / "back.safetensors", "conv.weight"),
+            floats_of(mask.out.path, "conv.weight"));
+}
+
+TEST(PackCheckpoint, SaysWhatTheOtherFormatCannotHold) {
+  const ScratchFolder folder;
+  MaskOptions mask;
+  mask.in = write_model(folder);
+  mask.out.path = folder / "sparse.safetensors";
+  mask.names.include = "fc1.weight|brain|conv";
+  mask_checkpoint(mask);
+  mask.in = mask.out.path;
+  mask.out = {mask.in, true};
+  mask.pattern = Pattern(1, 4);
+  mask.names.include = "half";
+  mask_checkpoint(mask);
+  PackOptions options;
+  options.in = mask.in;
+  options.out.path = folder / "packed.safetensors";
+  options.format = PackedFormat::kBitmask24;
+  const PackReport report = pack_checkpoint(options);
+  ASSERT_EQ(report.tensors.size(), 1u);
+  EXPECT_EQ(report.tensors[0].info.name, "fc1.weight");
+  std::map<std::string, PackObstacle> obstacles;
+  for (const PackReport::Skipped& one : report.skipped) {
+    if (const auto* found = std::get_if<PackObstacle>(&one.reason)) {
+      obstacles.emplace(one.info.name, *found);
+    }
+    if (one.info.name == "half.weight") {
+      EXPECT_EQ(reason_text(one), "1:4 is not 2:4");
+    }
+  }
+  EXPECT_EQ(obstacles,
+            (std::map<std::string, PackObstacle>{{"conv.weight", PackObstacle::kDimensions},
+                                                 {"brain.weight", PackObstacle::kColumns},
+                                                 {"half.weight", PackObstacle::kNotTwoOfFour}}));
+  options.values = Dtype::kBf16;
+  EXPECT_TRUE(contains(message_of([&] { pack_checkpoint(options); }), "accepted are F32 and BF16"));
+  options = {};
+  options.in = write_model(folder);
+  options.out.path = folder / "packed.safetensors";
+  EXPECT_EQ(option_refused([&] { pack_checkpoint(options); }), "pattern");
+}
+
+}  // namespace
+}  // namespace weft::test
