@@ -1,4 +1,4 @@
-// pack_checkpoint, unpack_checkpoint as a program that links
+// pack_checkpoint, unpack_checkpoint and merge_checkpoint as a program that links
 // the library calls them: the reports against known values, the files against those of the command
 // line.
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 
 #include "tests/prune/file_functions.h"
 #include "weft/prune/mask_checkpoint.h"
+#include "weft/prune/merge_checkpoint.h"
 #include "weft/prune/pack_checkpoint.h"
 
 namespace weft::test {
@@ -134,6 +135,79 @@ TEST(PackCheckpoint, SaysWhatTheOtherFormatCannotHold) {
   options.in = write_model(folder);
   options.out.path = folder / "packed.safetensors";
   EXPECT_EQ(option_refused([&] { pack_checkpoint(options); }), "pattern");
+}
+
+// ─── merge ───
+
+TEST(MergeCheckpoint, WritesWhatTheCommandLineWritesAndReportsEveryTensor) {
+  const ScratchFolder folder;
+  MaskOptions mask;
+  mask.in = write_model(folder);
+  mask.out.path = folder / "sparse.safetensors";
+  mask.names.exclude = "double";
+  mask_checkpoint(mask);
+  MergeOptions options;
+  options.base = mask.out.path;
+  options.delta = folder / "delta.safetensors";
+  options.out.path = folder / "library.safetensors";
+  options.names.exclude = "half";
+  write_file(options.delta, {{"fc1.lora_A.weight", Dtype::kF32, {2, 40}, gaussian(80, 20)},
+                             {"fc1.lora_B.weight", Dtype::kF32, {24, 2}, gaussian(48, 21)},
+                             {"fc1.bias", Dtype::kF32, {24}, gaussian(24, 22)},
+                             {"half.weight", Dtype::kF32, {8, 16}, gaussian(128, 23)}});
+  Heard heard;
+  const MergeReport report = merge_checkpoint(options, heard.listener());
+  heard.expect_all(kModelBytes);
+  const std::string cli = folder / "cli.safetensors";
+  expect_succeeds({"merge", options.base, options.delta, cli, "--exclude", "half"});
+  expect_same_file(options.out.path, cli);
+
+  ASSERT_EQ(report.tensors.size(), 1u);
+  EXPECT_EQ(report.tensors[0].info.name, "fc1.weight");
+  EXPECT_EQ(report.tensors[0].promise.pattern, Pattern(2, 4));
+  EXPECT_EQ(report.tensors[0].lora->rank, 2);
+  EXPECT_EQ(report.tensors[0].lora->scale, 1.0);
+  EXPECT_GT(report.figures().delta_lost(), 0.0);
+  EXPECT_TRUE(report.scale_assumed);
+  EXPECT_EQ(report.adapter_config, std::nullopt);
+  ASSERT_EQ(report.added.size(), 2u);
+  EXPECT_EQ(report.added[0].info.name, "fc1.bias");
+  EXPECT_EQ(report.added[0].reason, LeftAlone::kNotNamedWeight);
+  EXPECT_EQ(report.added[1].info.name, "half.weight");
+  EXPECT_EQ(report.added[1].reason, LeftAlone::kExcluded);
+  EXPECT_EQ(report.added[1].no_longer_promised, Pattern(2, 4));
+  EXPECT_EQ(reason_text(report.added[1]), "excluded: no longer promised to be 2:4");
+  ASSERT_EQ(report.unchanged.size(), 5u);
+  EXPECT_EQ(reason_text(report.unchanged[0]), "no delta: keeps its 2:4");  // conv.weight
+  EXPECT_EQ(report.unchanged[2].info.name, "double.weight");
+  EXPECT_TRUE(report.unchanged[2].selected);
+  EXPECT_FALSE(report.unchanged[3].selected);  // embed_tokens.weight
+}
+
+TEST(MergeCheckpoint, ADryRunWritesNothingAndOptionsThatDoNotFitAreNamed) {
+  const ScratchFolder folder;
+  MergeOptions options;
+  options.base = write_model(folder);
+  options.delta = folder / "delta.safetensors";
+  options.out.path = folder / "out.safetensors";
+  write_file(options.delta, {{"fc1.weight", Dtype::kF32, {24, 40}, gaussian(960, 20)}});
+  EXPECT_EQ(option_refused([&] { merge_checkpoint(options); }), "pattern");
+  options.pattern = Pattern(2, 4);
+  options.dry_run = true;
+  const MergeReport report = merge_checkpoint(options);
+  EXPECT_EQ(report.tensors[0].lora, std::nullopt);
+  EXPECT_FALSE(std::filesystem::exists(options.out.path));
+  options.scale = 2;
+  EXPECT_EQ(option_refused([&] { merge_checkpoint(options); }), "scale");
+  options.scale.reset();
+  options.out.path = options.delta;
+  try {
+    merge_checkpoint(options);
+    FAIL() << "no OverwriteError";
+  } catch (const OverwriteError& error) {
+    EXPECT_FALSE(error.replaceable());
+    EXPECT_TRUE(contains(error.what(), "is also a file of DELTA"));
+  }
 }
 
 }  // namespace
