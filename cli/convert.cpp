@@ -1,20 +1,13 @@
 #include "cli/convert.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "cli/progress.h"
 #include "cli/shared.h"
 #include "weft/core/text.h"
-#include "weft/pack/packed_file.h"
-#include "weft/prune/conversion.h"
-#include "weft/prune/tensor_values.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
 namespace {
-
-namespace fs = std::filesystem;
 
 class ConvertCommand : public Command {
  public:
@@ -54,30 +47,23 @@ class ConvertCommand : public Command {
   int run() override {
     common_.apply();
     resolve_flags();
-    const Checkpoint checkpoint = Checkpoint::open(in_);
-    require_unpacked(checkpoint);
-    std::unique_ptr<CalibrationFile> file;
-    if (!calibration_.empty()) file = std::make_unique<CalibrationFile>(calibration_);
-    std::vector<KeptFiles> kept = in_place_.kept(checkpoint, out_, checkpoint.layout());
-    if (file) kept.push_back({"--calibration", file->paths()});
-    output_files(out_, checkpoint.layout(), kept);
-    if (!model_flags_.folder.empty()) model_ = open_model();
-    if (model_) options_.leave = model_->not_converted(sparse_ends_);
-    names_.with_heads = model_ != nullptr;  // the network knows its ends
-    if (estimates_norms()) options_.written_elsewhere = model_->norm_tensors();
-    const LayerInputs* inputs = model_ ? &model_->inputs() : file.get();
-
-    Progress progress("converting", checkpoint.bytes() * (options_.pattern ? 1 : 2));
-    const auto advance = [&](uint64_t bytes) { progress.add(bytes); };
-    const Conversion conversion(checkpoint, names_.selection(checkpoint), options_, inputs,
-                                advance);
-    for (const LayerLeftOut& one : conversion.left_out())
-      skipped_.push_back({one.name, one.reason});
-    WEFT_CHECK(!conversion.layers().empty(), "{}: no layer to convert: {}", in_,
-               nothing_selected(skipped_));
-    convert_all(checkpoint, conversion, kept, advance);
+    ConvertOptions options;
+    options.in = in_;
+    options.out = {out_, in_place_.on};
+    options.conversion = options_;
+    if (!calibration_.empty()) options.calibration = calibration_;
+    if (!model_flags_.folder.empty()) {
+      model_flags_.weights = in_;
+      options.open_model = [this] { return open_model_(model_flags_); };
+    }
+    options.sparse_ends = sparse_ends_;
+    options.keep_norms = keep_norms_;
+    options.names = names_.expressions();
+    options.dry_run = dry_run_;
+    Progress progress("converting");
+    const ConvertReport report = convert_checkpoint(options, listener(progress));
     progress.finish();
-    common_.json ? report_json() : report();
+    common_.json ? print_report_json(report) : print_report(report);
     return 0;
   }
 
@@ -150,56 +136,25 @@ class ConvertCommand : public Command {
            "--damping goes with sparsegpt, as --method or as --support");
   }
 
-  std::unique_ptr<ModelToConvert> open_model() {
-    model_flags_.weights = in_;
-    return open_model_(model_flags_);
-  }
-
-  void convert_all(const Checkpoint& checkpoint, const Conversion& conversion,
-                   const std::vector<KeptFiles>& kept,
-                   const std::function<void(uint64_t)>& advance) {
-    std::unique_ptr<CheckpointWriter> writer;
-    if (!dry_run_) {
-      writer = std::make_unique<CheckpointWriter>(out_, checkpoint, conversion.promises(), kept);
-    }
-    for (const LayerToConvert& layer : conversion.layers()) {
-      outcomes_.push_back(conversion.convert(layer, writer.get()));
-      if (!estimates_norms()) outcomes_.back().changed.clear();
-      advance(layer.weight.tensor.info.bytes());
-    }
-    // Only now: what goes into a layer is what went into it in the dense network.
-    for (const LayerOutcome& outcome : outcomes_) {
-      for (const auto& [tensor, values] : outcome.changed) model_->set(tensor.info.name, values);
-    }
-    if (estimates_norms()) norms_ = model_->estimate_norms();
-    if (!writer) return;
-    for (const auto& [name, values] : norms_) {
-      const ShardedTensor* tensor = find_tensor(checkpoint, name);
-      WEFT_CHECK(tensor != nullptr, "{}: {} is not there", in_, name);
-      write_values(*writer, *tensor, values);
-    }
-    conversion.copy_others(*writer, advance);
-    writer->commit();
-  }
-
-  bool estimates_norms() const {
-    return model_ && !keep_norms_ && options_.method.recovery == Recovery::kLeastSquares &&
-           !model_->norm_tensors().empty();
+  static std::vector<Skipped> skipped(const ConvertReport& report) {
+    std::vector<Skipped> list;
+    for (const LayerLeftOut& one : report.left_out) list.push_back({one.name, one.reason});
+    return list;
   }
 
   static std::string error_text(const std::optional<double>& error) {
     return error ? fmt::format("{:.5f}", *error) : "-";
   }
 
-  void report() const {
-    const bool sparse_input =
-        std::ranges::any_of(outcomes_, [](const LayerOutcome& one) { return one.zeros > 0.01; });
+  void print_report(const ConvertReport& report) const {
+    const bool sparse_input = std::ranges::any_of(
+        report.layers, [](const LayerOutcome& one) { return one.zeros > 0.01; });
     std::vector<std::string> headings = {"layer",         "shape",        "pattern",
                                          ">error before", ">error after", ">retained L1"};
     if (sparse_input) headings.insert(headings.end(), {">zeros before", ">too full", ">expected"});
     headings.push_back(">time");
     Table table(headings);
-    for (const LayerOutcome& one : outcomes_) {
+    for (const LayerOutcome& one : report.layers) {
       std::vector<std::string> row = {
           printable(one.name),         stored_shape_text(one.shape, one.transposed),
           one.pattern.str(),           error_text(one.error_before),
@@ -218,12 +173,13 @@ class ConvertCommand : public Command {
           "zeros "
           "were spread at random\n");
     }
-    print_reasons();
-    print_skipped(skipped_);
-    print(fmt::format("\n{} layer{} converted to {}{} by {}{}\n", outcomes_.size(),
-                      outcomes_.size() == 1 ? "" : "s", pattern_text(),
-                      options_.transposable ? " transposable" : "", method_,
-                      dry_run_ ? "; nothing was written (--dry-run)" : "; written to " + out_));
+    print_reasons(report);
+    print_skipped(skipped(report));
+    print(fmt::format(
+        "\n{} layer{} converted to {}{} by {}{}\n", report.layers.size(),
+        report.layers.size() == 1 ? "" : "s", pattern_text(),
+        options_.transposable ? " transposable" : "", method_,
+        dry_run_ ? "; nothing was written (--dry-run)" : "; written to " + report.out.string()));
   }
 
   std::string pattern_text() const {
@@ -237,10 +193,10 @@ class ConvertCommand : public Command {
   }
 
   // Why a pattern is what it is, and what else a user should know.
-  void print_reasons() const {
+  void print_reasons(const ConvertReport& report) const {
     Table table({"layer", "note"});
     bool any = false;
-    for (const LayerOutcome& one : outcomes_) {
+    for (const LayerOutcome& one : report.layers) {
       std::vector<std::string> notes = one.notes;
       if (!one.why.empty()) notes.insert(notes.begin(), one.pattern.str() + ": " + one.why);
       for (const std::string& note : notes) {
@@ -249,16 +205,16 @@ class ConvertCommand : public Command {
       }
     }
     if (any) print("\n" + table.str());
-    if (!norms_.empty()) {
+    if (report.norms_estimated > 0) {
       print(fmt::format("\nbatch normalisation estimated anew on {} samples: {} tensors\n",
-                        model_flags_.samples, norms_.size()));
+                        model_flags_.samples, report.norms_estimated));
     }
   }
 
-  void report_json() const {
+  void print_report_json(const ConvertReport& report) const {
     const auto value = [](const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); };
     Json layers = Json::array();
-    for (const LayerOutcome& one : outcomes_) {
+    for (const LayerOutcome& one : report.layers) {
       Json notes = Json::array();
       for (const std::string& note : one.notes) notes.push_back(note);
       layers.push_back(
@@ -284,8 +240,8 @@ class ConvertCommand : public Command {
                 {"transposable", options_.transposable},
                 {"dry_run", dry_run_},
                 {"layers", layers},
-                {"norms_estimated", static_cast<int64_t>(norms_.size())},
-                {"skipped", to_json(skipped_)}});
+                {"norms_estimated", static_cast<int64_t>(report.norms_estimated)},
+                {"skipped", to_json(skipped(report))}});
   }
 
   OpenModel open_model_;
@@ -298,10 +254,6 @@ class ConvertCommand : public Command {
   InPlaceFlag in_place_;
   CommonFlags common_;
   NameFilter names_;
-  std::unique_ptr<ModelToConvert> model_;
-  std::vector<LayerOutcome> outcomes_;
-  std::map<std::string, std::vector<double>> norms_;  // estimated anew
-  std::vector<Skipped> skipped_;
 };
 
 }  // namespace

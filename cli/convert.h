@@ -3,14 +3,11 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "cli/command.h"
-#include "weft/prune/calibration.h"
+#include "weft/prune/convert_checkpoint.h"
 
 namespace weft::cli {
 
@@ -21,21 +18,6 @@ struct ModelFlags {
   int64_t samples = 512;
 };
 
-// The network of a run, as a conversion uses it.
-class ModelToConvert {
- public:
-  virtual ~ModelToConvert() = default;
-
-  virtual const LayerInputs& inputs() const = 0;
-  // Weights that no product of weft's multiplies with and, unless `ends`, those of the first and
-  // the last layer; with the reason.
-  virtual std::map<std::string, std::string> not_converted(bool ends) const = 0;
-  virtual void set(const std::string& tensor, const std::vector<double>& values) = 0;
-  // Running means and variances of batch normalisation, by name.
-  virtual std::set<std::string> norm_tensors() const = 0;
-  // Their values for the network as it is now.
-  virtual std::map<std::string, std::vector<double>> estimate_norms() = 0;
-};
 using OpenModel = std::function<std::unique_ptr<ModelToConvert>(const ModelFlags&)>;
 
 CommandEntry convert_command(const OpenModel& open_model);

@@ -78,7 +78,7 @@ NameExpressions NameFilter::expressions() const {
     }
     return all;
   };
-  return {any_of(include), any_of(exclude), transposed, with_heads};
+  return {any_of(include), any_of(exclude), transposed};
 }
 
 Skipped skipped(const TensorInfo& tensor, LeftAlone reason) {
@@ -116,27 +116,9 @@ std::string nothing_selected(const std::vector<Skipped>& skipped) {
 }
 
 void InPlaceFlag::declare(Flags& flags, const char* in) {
-  in_ = in;
   const std::string help = fmt::format(
       "OUT is {}, which is replaced; killed at any moment, it is all old or all new", in);
   flags.flag("--in-place", on, help.c_str());
-}
-
-std::vector<KeptFiles> InPlaceFlag::kept(const Checkpoint& in, std::string& out,
-                                         const CheckpointLayout& layout) const {
-  if (!on) return {{in_, in.paths(), true}};
-  // The index comes first, if there is one: it says which files are the checkpoint.
-  const std::filesystem::path source = in.paths().front();
-  const std::filesystem::path folder = source.has_parent_path() ? source.parent_path() : ".";
-  if (!layout.index && FileIdentity::of(out) == FileIdentity::of(folder)) {
-    out = source.string();
-  }
-  const std::filesystem::path target = output_files(out, layout).front();
-  if (FileIdentity::of(target) != FileIdentity::of(source)) {
-    throw UsageError(
-        fmt::format("--in-place: OUT {} is not {} {}", target.string(), in_, source.string()));
-  }
-  return {};
 }
 
 Listener listener(Progress& progress) {

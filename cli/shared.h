@@ -36,7 +36,6 @@ std::optional<Pattern> given_pattern(const std::string& pattern);  // nothing: t
 // --include, --exclude and --transposed, each of them any number of times
 struct NameFilter {
   std::vector<std::string> include, exclude, transposed;
-  bool with_heads = false;  // see NameExpressions
 
   void declare(Flags& flags);
   NameExpressions expressions() const;
@@ -59,19 +58,11 @@ void print_skipped(const std::vector<Skipped>& skipped);
 // Why a command has nothing to do, with the first tensor that was skipped as the example.
 std::string nothing_selected(const std::vector<Skipped>& skipped);
 
-// --in-place: OUT may be IN.
+// --in-place: OUT is IN.
 struct InPlaceFlag {
   bool on = false;
 
   void declare(Flags& flags, const char* in = "IN");
-  // The files of `in` among those that OUT must not replace; none if they are what is replaced.
-  // Throws UsageError if --in-place is given and OUT is another file. An OUT that is the folder of a
-  // single file becomes that file, as it does for IN.
-  std::vector<KeptFiles> kept(const Checkpoint& in, std::string& out,
-                              const CheckpointLayout& layout) const;
-
- private:
-  std::string in_ = "IN";
 };
 
 // The bar, and notes on standard error, for a function of the library. `progress` must outlive it.

@@ -1,12 +1,16 @@
-// pack_checkpoint, unpack_checkpoint and merge_checkpoint as a program that links
+// pack_checkpoint, unpack_checkpoint, merge_checkpoint and convert_checkpoint as a program that links
 // the library calls them: the reports against known values, the files against those of the command
 // line.
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 
 #include "tests/prune/file_functions.h"
+#include "weft/prune/check_checkpoint.h"
+#include "weft/prune/convert_checkpoint.h"
 #include "weft/prune/mask_checkpoint.h"
 #include "weft/prune/merge_checkpoint.h"
 #include "weft/prune/pack_checkpoint.h"
@@ -208,6 +212,100 @@ TEST(MergeCheckpoint, ADryRunWritesNothingAndOptionsThatDoNotFitAreNamed) {
     EXPECT_FALSE(error.replaceable());
     EXPECT_TRUE(contains(error.what(), "is also a file of DELTA"));
   }
+}
+
+// ─── convert ───
+
+TEST(ConvertCheckpoint, WritesWhatTheCommandLineWritesWithAndWithoutInputs) {
+  const ScratchFolder folder;
+  ConvertOptions options;
+  options.in = write_model(folder);
+  options.out.path = folder / "library.safetensors";
+  options.conversion.pattern = Pattern(2, 4);
+  options.names.include = "fc1.weight|conv";
+  const std::string inputs = folder / "inputs.safetensors", cli = folder / "cli.safetensors";
+  write_file(inputs, {{"fc1.input", Dtype::kF32, {200, 40}, gaussian(8000, 30)},
+                      {"conv.input", Dtype::kF32, {200, 72}, gaussian(14400, 31)}});
+  for (const char* method : {"magnitude", "wanda", "adaprune"}) {
+    SCOPED_TRACE(method);
+    const bool calibrated = std::string(method) != "magnitude";
+    options.conversion.method = method_of(method);
+    std::vector<std::string> flags = {"convert",         options.in, cli,
+                                      "--pattern",       "2:4",      "--include",
+                                      "fc1.weight|conv", "--method", method};
+    if (calibrated) {
+      options.calibration = inputs;
+      flags.insert(flags.end(), {"--calibration", inputs});
+    }
+    Heard heard;
+    const ConvertReport report = convert_checkpoint(options, heard.listener());
+    if (!calibrated) heard.expect_all(kModelBytes);
+    expect_succeeds(flags);
+    expect_same_file(options.out.path, cli);
+    ASSERT_EQ(report.layers.size(), 2u);
+    EXPECT_EQ(report.layers[0].name, "fc1.weight");
+    EXPECT_EQ(report.layers[0].pattern, Pattern(2, 4));
+    EXPECT_EQ(report.layers[0].error_after.has_value(), calibrated);
+    EXPECT_EQ(report.layers[0].groups.groups, 240);
+    EXPECT_EQ(report.layers[0].groups.violations, 240);
+    EXPECT_EQ(report.norms_estimated, 0u);
+    CheckOptions check;
+    check.file = cli;
+    EXPECT_TRUE(check_checkpoint(check).valid());
+  }
+}
+
+// A network that says what its layers are and remembers what it was told.
+class RememberingModel : public ModelToConvert {
+ public:
+  RememberingModel(const std::filesystem::path& inputs, std::map<std::string, size_t>& set)
+      : inputs_(inputs), set_(set) {}
+  const LayerInputs& inputs() const override { return inputs_; }
+  std::map<std::string, std::string> not_converted(bool ends) const override {
+    return ends ? std::map<std::string, std::string>()
+                : std::map<std::string, std::string>{{"conv.weight", "the first layer"}};
+  }
+  void set(const std::string& tensor, const std::vector<double>& values) override {
+    set_[tensor] = values.size();
+  }
+  std::set<std::string> norm_tensors() const override { return {"bn.running_mean"}; }
+  std::map<std::string, std::vector<double>> estimate_norms() override {
+    return {{"bn.running_mean", {7, 8}}};
+  }
+
+ private:
+  CalibrationFile inputs_;
+  std::map<std::string, size_t>& set_;
+};
+
+TEST(ConvertCheckpoint, TellsTheNetworkItsNewWeightsAndWritesItsNewNorms) {
+  const ScratchFolder folder;
+  ConvertOptions options;
+  options.in = folder / "model.safetensors";
+  options.out.path = folder / "out.safetensors";
+  write_file(options.in, {{"fc1.weight", Dtype::kF32, {24, 40}, gaussian(960, 1)},
+                          {"conv.weight", Dtype::kF32, {16, 8, 3, 3}, gaussian(1152, 3)},
+                          {"bn.running_mean", Dtype::kF32, {2}, {1, 2}}});
+  const std::string inputs = folder / "inputs.safetensors";
+  write_file(inputs, {{"fc1.input", Dtype::kF32, {200, 40}, gaussian(8000, 30)}});
+  options.conversion.method = method_of("adaprune");
+  options.conversion.pattern = Pattern(2, 4);
+  std::map<std::string, size_t> set;
+  options.open_model = [&] { return std::make_unique<RememberingModel>(inputs, set); };
+  const ConvertReport report = convert_checkpoint(options);
+  ASSERT_EQ(report.layers.size(), 1u);
+  EXPECT_TRUE(report.layers[0].changed.empty());
+  EXPECT_EQ(report.norms_estimated, 1u);
+  EXPECT_EQ(set, (std::map<std::string, size_t>{{"fc1.weight", 960}}));
+  EXPECT_EQ(floats_of(options.out.path, "bn.running_mean"), (std::vector<float>{7, 8}));
+  ASSERT_EQ(report.left_out.size(), 1u);
+  EXPECT_EQ(report.left_out[0].name, "conv.weight");
+  EXPECT_EQ(report.left_out[0].reason, "the first layer");
+  options.keep_norms = true;
+  EXPECT_EQ(convert_checkpoint(options).norms_estimated, 0u);
+  EXPECT_EQ(floats_of(options.out.path, "bn.running_mean"), (std::vector<float>{1, 2}));
+  options.calibration = inputs;
+  EXPECT_TRUE(contains(message_of([&] { convert_checkpoint(options); }), "one of them"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "weft/core/text.h"
 #include "weft/mask/solver.h"
 #include "weft/prune/elements.h"
+#include "weft/prune/prune_weight.h"
 #include "weft/prune/support.h"
 #include "weft/prune/tensor_values.h"
 
@@ -21,18 +22,10 @@ double seconds_since(std::chrono::steady_clock::time_point begun) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
-// Rows [0, rows) of the layer.
-WeightShape band_shape(const LayerToConvert& layer, int64_t rows) {
-  return {rows, layer.shape.ins, layer.shape.taps};
-}
-
-// How many of the input's groups fit already, for the part of it that `nonzero` is.
-void count_input(const Mask& nonzero, const LayerToConvert& layer, int64_t first_row,
-                 LayerOutcome& outcome) {
-  GroupCount part = count_groups_in(nonzero, band_shape(layer, nonzero.rows()), layer.pattern);
-  if (part.first_violation) part.first_violation->out += first_row;
-  outcome.groups += part;
-  outcome.zeros += static_cast<double>(nonzero.rows() * nonzero.cols() - nonzero.count());
+// How many of the input's groups fit already. nonzero: of the whole layer.
+void count_input(const Mask& nonzero, const LayerToConvert& layer, LayerOutcome& outcome) {
+  outcome.groups = count_groups_in(nonzero, layer.shape, layer.pattern);
+  outcome.zeros = static_cast<double>(nonzero.rows() * nonzero.cols() - nonzero.count());
 }
 
 void finish_counts(const LayerToConvert& layer, LayerOutcome& outcome) {
@@ -315,34 +308,22 @@ void Conversion::write(const LayerToConvert& layer, const LayerOutcome& outcome,
 
 // By magnitude alone, bands of rows are independent.
 LayerOutcome Conversion::stream(const LayerToConvert& layer, CheckpointWriter* writer) const {
-  LayerOutcome outcome = outcome_of(layer);
-  const Dtype dtype = layer.weight.tensor.info.dtype;
-  for_each_band(checkpoint_, layer.weight, layer.pattern.block(), [&](const Band& band) {
-    const Mask nonzero = nonzero_mask(dtype, band.bytes, band.rows, layer.shape.cols());
-    count_input(nonzero, layer, band.first_row, outcome);
-    Mask mask;
-    naming_weights(checkpoint_, layer.weight, band.first_row, [&] {
-      mask = with_weights(dtype, band.bytes, [&](auto weights) {
-        const WeightShape shape = band_shape(layer, band.rows);
-        Mask found = obeys(nonzero, shape, layer.pattern, options_.transposable)
-                         ? nonzero
-                         : find_mask(default_solver(options_.transposable), weights.data(), shape,
-                                     layer.pattern);
-        outcome.retained += retained(weights.data(), band_shape(layer, band.rows), found);
-        return found;
-      });
-    });
-    if (writer == nullptr) return;
-    zero_outside(mask, dtype, band.bytes);
-    write_band(*writer, layer.weight, band);
+  const PruneTask task{
+      checkpoint_, layer.weight, layer.pattern, default_solver(options_.transposable), false, true};
+  const PruneFigures figures = prune_weight(task, [&](const Band& band, const Mask&) {
+    if (writer != nullptr) write_band(*writer, layer.weight, band);
   });
+  LayerOutcome outcome = outcome_of(layer);
+  outcome.retained = figures.retained;
+  outcome.groups = figures.groups;
+  outcome.zeros = static_cast<double>(figures.zeros);
   return outcome;
 }
 
 LayerOutcome Conversion::solve(const LayerToConvert& layer) const {
   LayerOutcome outcome = outcome_of(layer);
   const std::vector<double> weights = read_values(checkpoint_, layer.weight);
-  count_input(nonzeros(weights.data(), layer.shape.outs, layer.shape.cols()), layer, 0, outcome);
+  count_input(nonzeros(weights.data(), layer.shape.outs, layer.shape.cols()), layer, outcome);
   Gram inputs;
   if (inputs_ != nullptr) inputs = inputs_->gram(layer.layer, layer.shape);
   MeanTaker taker;
