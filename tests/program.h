@@ -24,6 +24,9 @@ inline std::filesystem::path program_folder() {
 // Whether the commands that need libtorch were built.
 inline bool has_torch() { return std::filesystem::exists(program_folder() / "weft-train"); }
 
+// Whether programs run under an emulator, whose memory and time are its own.
+inline bool emulated() { return std::getenv("WEFT_EMULATOR") != nullptr; }
+
 struct Outcome {
   int code = -1;  // exit code, or 128 + signal
   std::string out;
