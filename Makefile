@@ -26,7 +26,7 @@ build: setup
 
 program: setup
 	@$(CONFIGURE) >/dev/null
-	cmake --build --preset release --target weft_cli
+	cmake --build --preset release --target weft_programs
 
 demo: program
 	@scripts/demo $(WEFT)
