@@ -371,15 +371,18 @@ TEST_F(TrainerCommands, ASignalEndsTimingPlanningAndConverting) {
 // Until the program holds SIGTERM back or handles it: before that, while it is being loaded, nobody
 // can answer.
 void wait_until_it_minds_signals(const Program& program) {
-  const std::string status = fmt::format("/proc/{}/status", program.pid());
-  for (int tries = 0; tries < 5000; ++tries) {
-    std::ifstream lines(status);
+  const std::string process = fmt::format("/proc/{}/", program.pid());
+  for (int tries = 0; tries < 5000; ++tries, ::usleep(1000)) {
+    // Before it is the program it is the test, which holds all signals back while it spawns.
+    std::error_code failure;
+    const auto image = std::filesystem::read_symlink(process + "exe", failure);
+    if (!image.filename().string().starts_with("weft")) continue;
+    std::ifstream lines(process + "status");
     for (std::string line; std::getline(lines, line);) {
       if (!line.starts_with("SigBlk:") && !line.starts_with("SigCgt:")) continue;
       const uint64_t signals = std::stoull(line.substr(7), nullptr, 16);
       if (((signals >> (SIGTERM - 1)) & 1) != 0) return;
     }
-    ::usleep(1000);
   }
   FAIL() << "it never minded";
 }
