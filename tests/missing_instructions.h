@@ -707,6 +707,13 @@ class MissingInstructions {
                  });
         case 0x70: {
           const int by = *at_++;
+          if (prefix_ >= 2) {  // VPSHUFHW, VPSHUFLW: four of every eight
+            const int moved = prefix_ == 2 ? 4 : 0;
+            return each<uint16_t>(result, element, [&](int i) {
+              const bool stays = (i & 4) != moved;
+              return at<uint16_t>(right, stays ? i : (i & ~7) + moved + (by >> (i % 4 * 2) & 3));
+            });
+          }
           return prefix_ == 1 && each<uint32_t>(result, element, [&](int i) {
                    return ri((i & ~3) + (by >> (i % 4 * 2) & 3));
                  });
@@ -923,6 +930,10 @@ class MissingInstructions {
         case 0x04:
           return each<float>(result, element,
                              [&](int i) { return r((i & ~3) + (by >> (i % 4 * 2) & 3)); });
+        case 0x05:  // VPERMILPD
+          return each<uint64_t>(result, element, [&](int i) {
+            return at<uint64_t>(right, (i & ~1) + (by >> i & 1));
+          });
         case 0x18:
         case 0x1a:
         case 0x38:
