@@ -24,7 +24,7 @@ inline std::filesystem::path program_folder() {
 // Whether the commands that need libtorch were built.
 inline bool has_torch() { return std::filesystem::exists(program_folder() / "weft-train"); }
 
-// Whether programs run under an emulator, whose memory and time are its own.
+// Whether programs run under an emulator: their peak memory and times are then the emulator's.
 inline bool emulated() { return std::getenv("WEFT_EMULATOR") != nullptr; }
 
 struct Outcome {

@@ -432,7 +432,7 @@ TEST(Mask, ASignalLeavesNothingBehind) {
 }
 
 TEST(Mask, MemoryDoesNotGrowWithTheCheckpoint) {
-  if (emulated()) GTEST_SKIP() << "the emulator has memory of its own";
+  if (emulated()) GTEST_SKIP() << "the peak memory would be the emulator's";
   if (sanitized()) GTEST_SKIP() << "its own memory would hide what is measured";
   const ScratchFolder folder;
   ASSERT_EQ(run({"synth", folder / "big.safetensors", "--width", "1024", "--size", "300MB"}).code,

@@ -431,7 +431,7 @@ TEST(Merge, IsTheSameFileForAnyNumberOfThreads) {
 }
 
 TEST(Merge, MemoryDoesNotGrowWithTheTensor) {
-  if (emulated()) GTEST_SKIP() << "the emulator has memory of its own";
+  if (emulated()) GTEST_SKIP() << "the peak memory would be the emulator's";
   if (sanitized()) GTEST_SKIP() << "its own memory would hide what is measured";
   const ScratchFolder folder;
   write_file(folder / "b",

@@ -367,7 +367,7 @@ TEST(Unpack, ABrokenFileLeavesNothingBehind) {
 }
 
 TEST(Pack, MemoryDoesNotGrowWithTheCheckpoint) {
-  if (emulated()) GTEST_SKIP() << "the emulator has memory of its own";
+  if (emulated()) GTEST_SKIP() << "the peak memory would be the emulator's";
   if (sanitized()) GTEST_SKIP() << "its own memory would hide what is measured";
   const ScratchFolder folder;
   const std::string big = folder / "big.safetensors", packed = folder / "p", back = folder / "u";

@@ -298,7 +298,7 @@ TEST(Timings, WorksWithoutAPlaceToKeepIt) {
   EXPECT_GT(unwritable.measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 0);
 }
 
-// A calibration file in which every time is made up: dense a nanosecond per flop, sparse as given,
+// A file of timings in which every time is made up: dense a nanosecond per flop, sparse as given,
 // packing next to nothing.
 void write_model(const fs::path& path, double sparse_per_dense) {
   const ScratchFolder folder;

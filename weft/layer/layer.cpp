@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "weft/core/error.h"
+#include "weft/core/masked_copy.h"
 #include "weft/layer/stopwatch.h"
 #include "weft/mask/retained.h"
 #include "weft/mask/row_order.h"
@@ -327,15 +328,11 @@ void Layer::effective_values(const float* weights, float* out) const {
 }
 
 void Layer::effective_values(const double* weights, double* out) const {
-  const int64_t size = shape_.outs * shape_.cols();
   if (state_.sparse() && !values_are_weights(recipe())) {
     return recipe().forward->values_in_double(input_of({}), state_, weights, out);
   }
-  std::copy_n(weights, size, out);
-  if (!state_.sparse()) return;
-  for (int64_t i = 0; i < size; ++i) {
-    if (!state_.forward.at(i / shape_.cols(), i % shape_.cols())) out[i] = 0.0;
-  }
+  if (state_.sparse()) return masked_copy(weights, state_.forward, out);
+  std::copy_n(weights, shape_.outs * shape_.cols(), out);
 }
 
 std::optional<Sampling> Layer::sampling(const Pass& pass, int64_t first_group) const {

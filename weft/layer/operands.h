@@ -2,10 +2,10 @@
 //
 //   forward   W̃   [outs, cols]         backward  W̃, or the part of it that a backward mask keeps
 //
-// An operand is a mask on values, which come with every call; packs, and dense copies with the zeros written out, are made
-// when a product first asks for them, and kept until the next step. Memory is kept longer: the pack
-// of a linear layer takes that of the last one. In bf16 packs and copies are rounded when they are
-// made, the values they are made from stay fp32.
+// An operand is a mask on values, which come with every call. A product packs it, or copies it with
+// its zeros written out, the first time in a step; later products of the step use the same copy. The
+// memory of a pack is used again for the next one. In bf16, packs and copies are rounded; the values
+// that they are made from stay fp32.
 #pragma once
 
 #include <optional>

@@ -54,7 +54,7 @@ std::string lora_target(const TensorsByName& base, const std::string& layer) {
 }
 
 // [rows, cols] -> [cols, rows]
-std::vector<double> turned_over(const std::vector<double>& from, int64_t rows, int64_t cols) {
+std::vector<double> transposed_matrix(const std::vector<double>& from, int64_t rows, int64_t cols) {
   std::vector<double> to(from.size());
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < cols; ++c) {
@@ -219,9 +219,9 @@ DeltaRows::DeltaRows(const Checkpoint& deltas, const Delta& delta, bool transpos
   cols_ = swapped_ ? outs : ins;
   right_ = read_finite_elements(deltas_, lora.a, 0, lora.a.info.elements());
   if (!swapped_) return;
-  left_ = turned_over(right_, lora.rank, ins);
-  right_ = turned_over(read_finite_elements(deltas_, lora.b, 0, lora.b.info.elements()), outs,
-                       lora.rank);
+  left_ = transposed_matrix(right_, lora.rank, ins);
+  right_ = transposed_matrix(read_finite_elements(deltas_, lora.b, 0, lora.b.info.elements()), outs,
+                             lora.rank);
 }
 
 std::vector<double> DeltaRows::read(int64_t first_row, int64_t rows) const {

@@ -17,9 +17,9 @@ bool is_dense_step(const Recipe& recipe, int64_t step, int64_t total_steps);
 // nothing changes any more.
 double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps);
 
-// Steps from one mask to the next; 0: it is found once. 1 for masks that are not found by magnitude. Where the recipe leaves it open (kAuto) it
-// is 1, the interval of the papers, for the masks that take next to no time; of a transposable mask
-// it is the least at which finding it takes no more than 2 % of a step:
+// Steps from one mask to the next; 0: it is found once. Always 1 for masks that are not found by
+// magnitude. With kAuto it is 1 for masks that cost next to nothing, and for a transposable mask the
+// least interval at which finding it takes at most 2 % of a step:
 //
 //   interval = ⌈ solver's ns per weight (mask/solver.h) / (0.02 · 65 ns) ⌉
 //

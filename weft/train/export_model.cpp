@@ -4,7 +4,6 @@
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
 #include "weft/pack/packed_file.h"
-#include "weft/recipe/schedule.h"
 #include "weft/torch/layer_module.h"
 #include "weft/torch/state_tensors.h"
 #include "weft/train/tensor_file.h"
