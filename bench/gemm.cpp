@@ -8,6 +8,7 @@
 
 #include "bench/peak.h"
 #include "bench/peers.h"
+#include "bench/rounds.h"
 #include "weft/core/bf16.h"
 #include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
@@ -384,8 +385,8 @@ std::vector<GemmRecord> bench_product(const GemmOptions& options, ProductKind ki
   };
   const double fma_peak = fma_peak_gflops(threads);
   double peak = peak_gflops();
-  for (int round = 0; round < options.rounds; ++round) {
-    const bool forwards = round % 2 == 0;
+  for (Rounds rounds(options.rounds); rounds.next();) {
+    const bool forwards = rounds.number() % 2 == 0;
     if (forwards) time_dense();
     for (size_t i = 0; i < list.size(); ++i) {
       Entry& entry = list[forwards ? i : list.size() - 1 - i];

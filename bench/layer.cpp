@@ -9,6 +9,7 @@
 #include <cmath>
 #include <optional>
 
+#include "bench/rounds.h"
 #include "weft/core/parallel.h"
 #include "weft/recipe/schedule.h"
 #include "weft/torch/linear.h"
@@ -76,6 +77,8 @@ class Bench {
     pass();
     check_results();
     step();  // from here on every step finds its mask and packs
+    while (settings.planner->measures(layer_->state().step)) step();
+    settings.planner->apply_at_once();
   }
 
   // Milliseconds of one.
@@ -241,7 +244,8 @@ std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
       std::vector<double> dense_steps;
       std::vector<StepSamples> samples;
       for (const auto& bench : benches) samples.emplace_back(bench->rare_ms());
-      for (int round = 0; round < plan.rounds; ++round) {
+      for (Rounds rounds(plan.rounds); rounds.next();) {
+        const int round = rounds.number();
         const double dense_ms = dense.step();
         dense_steps.push_back(dense_ms);
         for (size_t k = 0; k < benches.size(); ++k) {
@@ -249,7 +253,7 @@ std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
           const double ms = benches[i]->step();
           samples[i].add(ms, dense_ms, benches[i]->times());
         }
-        progress((done + (round + 1.0) / plan.rounds) / all);
+        progress((done + rounds.done()) / all);
       }
       done += 1.0;
       for (size_t i = 0; i < benches.size(); ++i) {

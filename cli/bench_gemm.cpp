@@ -36,6 +36,7 @@ class BenchGemmCommand : public Command {
     flags.flag("--json", json_, "Print JSON");
   }
 
+  bool measures() const override { return true; }
   int run() override {
     bench::GemmOptions options;
     for (const std::string& text : shapes_) options.shapes.push_back(LayerShape::parse(text));

@@ -43,6 +43,7 @@ class PlanCommand : public Command {
     common_.declare(flags);
   }
 
+  bool measures() const override { return true; }
   int run() override {
     if (shapes_.empty() && convs_.empty()) throw UsageError("--shape or --conv is needed");
     common_.apply();

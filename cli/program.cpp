@@ -8,11 +8,13 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <thread>
 
 #include "cli/command.h"
 #include "cli/stop_signal.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/isa.h"
+#include "weft/core/machine_load.h"
 #include "weft/core/same_file.h"
 #include "weft/core/text.h"
 #include "weft/core/version.h"
@@ -79,7 +81,15 @@ int run(int argc, char** argv, std::vector<CommandEntry> commands) {
     return finish_output(0);
   }
   try {
-    return finish_output(parsed.command->run());
+    const MachineLoad load;
+    const int code = parsed.command->run();
+    if (parsed.command->measures() && load.is_busy()) {
+      complain(code,
+               fmt::format("others kept {:.1f} of {} CPUs busy meanwhile: timings were repeated "
+                           "up to three times as often, and may still be off",
+                           load.others(), std::thread::hardware_concurrency()));
+    }
+    return finish_output(code);
   } catch (const UsageError& error) {
     return complain(2, hint(error.what()));
   } catch (const OptionError& error) {

@@ -37,9 +37,11 @@
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
 #include "weft/core/json.h"
+#include "weft/core/machine_load.h"
 #include "weft/core/mask.h"
 #include "weft/core/masked_copy.h"
 #include "weft/core/matrix_view.h"
+#include "weft/core/median.h"
 #include "weft/core/parallel.h"
 #include "weft/core/pattern.h"
 #include "weft/core/rng.h"
@@ -988,6 +990,39 @@ TEST_F(Isa, ObeysTheEnvironment) {
   force_isa_from_environment();
   EXPECT_EQ(current_isa(), best);
   before ? ::setenv("WEFT_ISA", before->c_str(), 1) : ::unsetenv("WEFT_ISA");
+}
+
+TEST(Median, AndOtherQuantiles) {
+  EXPECT_EQ(median({3.0, 1.0, 2.0}), 2.0);
+  EXPECT_EQ(median({4.0, 1.0, 2.0, 3.0}), 2.5);
+  EXPECT_EQ(quantile({5.0, 1.0, 3.0, 2.0, 4.0}, 0.25), 2.0);
+  EXPECT_EQ(quantile({5.0, 1.0, 3.0, 2.0, 4.0}, 1.0), 5.0);
+  EXPECT_EQ(quantile({0.0, 10.0}, 0.75), 7.5);
+  EXPECT_THROW(median({}), Error);
+}
+
+// Columns: user nice system idle iowait irq softirq steal.
+TEST(MachineLoad, CountsTheBusyTimeOfTheCpusThatItMayUse) {
+  const char* stat =
+      "cpu  9 9 9 9 9 9 9 9 0 0\n"
+      "cpu0 100 20 30 5000 600 1 2 3 0 0\n"
+      "cpu1 1000 0 0 5000 0 0 0 0 0 0\n"
+      "intr 12345 1 2 3\n";
+  const auto ticks = static_cast<double>(::sysconf(_SC_CLK_TCK));
+  EXPECT_DOUBLE_EQ(MachineLoad::busy_seconds(stat, {0}), 156 / ticks);
+  EXPECT_DOUBLE_EQ(MachineLoad::busy_seconds(stat, {0, 1}), 1156 / ticks);
+  EXPECT_EQ(MachineLoad::busy_seconds("", {0}), 0.0);
+}
+
+// What this process does itself is not what others do: with all CPUs busy by it, none is left to them.
+TEST(MachineLoad, LeavesOutThisProcess) {
+  const MachineLoad load;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+  parallel_for(threads(), [&](int64_t) {
+    while (std::chrono::steady_clock::now() < end) {
+    }
+  });
+  EXPECT_LT(load.others(), 0.9 * threads()) << "its own time was counted";
 }
 
 }  // namespace

@@ -27,10 +27,6 @@ int64_t changed_bits(const Mask& before, const Mask& after) {
 
 }  // namespace
 
-std::string Way::text() const {
-  return path_text(sparse ? Choice::kSparse : Choice::kDense, {.compute = compute});
-}
-
 double LayerTelemetry::figure(std::string_view name) const {
   for (const Figure& one : figures) {
     if (one.name == name) return one.value;
@@ -110,7 +106,8 @@ void Layer::configure(const LayerSettings& settings) {
   changed_bits_ = refreshed_bits_ = 0;
   clear_times();
   ways_ = {};
-  plans_.clear();
+  passing_for_training_ = training_pass_seen_ = has_measured_ = false;
+  measured_.clear();
   forget_inputs();
   forget_operands();
 }
@@ -191,8 +188,9 @@ bool Layer::is_due(bool training) const {
 
 void Layer::begin_pass(const LayerWeights& weights, bool training) {
   if (!state_.begun || step_pending_) bring_up_to_date(weights);
+  passing_for_training_ = training;
   if (!training) return;
-  training_pass_ = true;
+  training_pass_ = training_pass_seen_ = true;
   if (is_due(training)) update(weights, Occasion::kTrainingPass);
   state_.refreshed = state_.step;
 }
@@ -210,10 +208,87 @@ void Layer::add_decay(double* weights, double* gradient, double learning_rate) c
 }
 
 void Layer::count_step() {
+  hand_over_times();
   refresh_owed_ |= !std::exchange(training_pass_, false);
   ++state_.step;
   state_.call = 0;
   step_pending_ = true;
+}
+
+// ---- products
+
+template <typename T>
+void Layer::compute(Product product, const std::optional<Request>& request, MatrixView<T> result,
+                    const Run<T>& run) {
+  const Route route = request ? route_of(*request, product) : Route();
+  note(product, route.way);
+  if (route.contestants.empty()) return run(route.way, result);
+  const size_t count = route.contestants.size();
+  std::vector<double>& ms = measured_ms(*request, product, count);
+  const MatrixView<T> scratch(planner().scratch<T>(result.rows * result.cols), result.rows,
+                              result.cols);
+  const LayerTimes before = times_;
+  LayerTimes counted = before;
+  for (size_t k = 0; k < count; ++k) {
+    // Who comes first finds activations out of the cache: not always the same one.
+    const size_t i = (k + static_cast<size_t>(state_.step)) % count;
+    times_ = before;
+    double seconds = 0.0;
+    {
+      const Stopwatch watch(seconds);
+      run(route.contestants[i], scratch);
+    }
+    ms[i] += 1e3 * seconds;
+    if (route.contestants[i] != route.way) continue;
+    counted = times_;
+    for (int64_t r = 0; r < result.rows; ++r) {
+      std::copy_n(scratch.row(r), result.cols, result.row(r));
+    }
+  }
+  times_ = counted;
+}
+template void Layer::compute(Product, const std::optional<Request>&, MatrixView<float>,
+                             const Run<float>&);
+template void Layer::compute(Product, const std::optional<Request>&, MatrixView<Bf16>,
+                             const Run<Bf16>&);
+
+Route Layer::route_of(const Request& request, Product product) {
+  const Route route = std::visit(
+      [&](const auto& one) -> Route {
+        return passing_for_training_ ? planner().route(one, product, state_.step, this)
+                                     : Route{planner().evaluation_way(one, product, state_.step)};
+      },
+      request);
+  if (!route.contestants.empty()) {
+    has_measured_ = true;
+  } else if (has_measured_ && passing_for_training_) {
+    free_packs();
+    dense_forward_ = {};
+    dense_backward_ = {};
+    has_measured_ = false;
+  }
+  return route;
+}
+
+std::vector<double>& Layer::measured_ms(const Request& request, Product product,
+                                        size_t contestants) {
+  for (Measured& one : measured_) {
+    if (one.product == product && one.request == request) return one.ms;
+  }
+  measured_.push_back({request, product, std::vector<double>(contestants)});
+  return measured_.back().ms;
+}
+
+// Of the whole step: what is packed once serves all of its micro-batches.
+void Layer::hand_over_times() {
+  for (const Measured& one : measured_) {
+    std::visit(
+        [&](const auto& request) {
+          planner().add_times(request, one.product, state_.step, one.ms);
+        },
+        one.request);
+  }
+  measured_.clear();
 }
 
 // ---- operands
@@ -438,12 +513,22 @@ void Layer::clear_times() {
 
 std::optional<LayerPlan> Layer::sparse_plan() {
   if (always_dense()) return std::nullopt;
-  auto plan = plan_for(operand_pattern());
-  if (!plan || recipe().samples_gradient() || recipe().gradient->masked) return plan;
-  ProductPlan& gradient = plan->products[static_cast<size_t>(Product::kBackwardWeight)];
-  gradient = ProductPlan();
-  gradient.kind = ProductKind::kBackwardWeight;
-  gradient.cause = PlanCause::kExactGradient;
+  std::optional<LayerPlan> plan = plan_for(operand_pattern());
+  if (!plan) return plan;
+  const auto replace = [&](Product product, PlanCause cause) {
+    ProductPlan& one = plan->products[static_cast<size_t>(product)];
+    const ProductKind kind = one.kind;
+    one = ProductPlan();
+    one.kind = kind;
+    one.cause = cause;
+  };
+  for (const Product product : kProducts) {
+    const bool computed = ways_[static_cast<size_t>(product)].has_value();
+    if (!computed && training_pass_seen_) replace(product, PlanCause::kNotComputed);
+  }
+  if (!recipe().samples_gradient() && !recipe().gradient->masked) {
+    replace(Product::kBackwardWeight, PlanCause::kExactGradient);
+  }
   return plan;
 }
 

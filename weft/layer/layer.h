@@ -30,11 +30,12 @@
 #pragma once
 
 #include <array>
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "weft/core/precision.h"
@@ -97,14 +98,6 @@ struct LayerTimes {
   std::array<double, 3> products{};  // in the order of kProducts, without packing weights
 
   double& of(Product product) { return products[static_cast<size_t>(product)]; }
-};
-
-// How a product was computed: dense or sparse, in which arithmetic.
-struct Way {
-  bool sparse = false;
-  Compute compute = Compute::kFp32;
-
-  std::string text() const;  // "sparse", "dense bf16"
 };
 
 // What a layer did since the last step. Free unless asked for.
@@ -197,8 +190,8 @@ class Layer {
   void clear_times();  // and the cosine
   // The cosine of a backward mask takes another, dense product per backward pass.
   void measure_cosine(bool measure) { measure_cosine_ = measure; }
-  // How the three products run while the layer is sparse, for inputs as large as the last ones;
-  // nothing if it is always dense, or has seen no input yet.
+  // How the three products run while the layer is sparse, for inputs as large as the last ones, as
+  // far as that is decided; nothing if it is always dense, or has seen no input yet.
   std::optional<LayerPlan> sparse_plan();
 
   std::vector<StateArray> save_state() const;
@@ -210,8 +203,9 @@ class Layer {
   virtual void forget_inputs() = 0;      // how large the last ones were
   // The packs of the weights are no longer those of the operands.
   virtual void forget_packs() = 0;
-  // How the products run with a pattern, for inputs as large as the last ones; nothing before the
-  // first.
+  virtual void free_packs() = 0;  // and their memory
+  // How the products run with a pattern, for inputs as large as the last ones, as far as that is
+  // decided; nothing before the first.
   virtual std::optional<LayerPlan> plan_for(const Pattern& pattern) = 0;
 
   // The operands of the weights as they are; made when the first product of a step asks.
@@ -221,6 +215,11 @@ class Layer {
     Pattern planned{1, 1};
     // Of the gradient of the weights, only what the forward mask keeps is wanted.
     bool masked_gradient = false;
+
+    // For the planner: nothing if the operand is dense.
+    std::optional<Pattern> pattern_of(const Operand& operand) const {
+      return operand.mask == nullptr ? std::nullopt : std::optional(planned);
+    }
   };
   // T: of the activations.
   template <typename T>
@@ -229,14 +228,15 @@ class Layer {
   const float* forward_operand(const LayerWeights& weights) const;
   const float* backward_operand(const LayerWeights& weights) const;
 
-  // As the planner has it. Asked once per shape: `key` names it.
-  template <typename Request>
-  Way planned(const std::string& key, const Request& request, Product product) {
-    auto found = plans_.find(key);
-    if (found == plans_.end()) found = plans_.emplace(key, planner().plan(request)).first;
-    const ProductPlan& plan = found->second[product];
-    return {plan.choice == Choice::kSparse, plan.arithmetic.compute};
-  }
+  // Computes a product as the planner says: run(way, result) does. While the planner measures,
+  // every way is taken in turn, into memory of the planner's, and one result is copied from there.
+  // request: nothing if there is nothing to decide, and the product is dense.
+  using Request = std::variant<PlanRequest, ConvRequest>;
+  template <typename T>
+  using Run = std::function<void(const Way& way, MatrixView<T> result)>;
+  template <typename T>
+  void compute(Product product, const std::optional<Request>& request, MatrixView<T> result,
+               const Run<T>& run);
   void note(Product product, const Way& way) { ways_[static_cast<size_t>(product)] = way; }
   template <typename T>
   const T* dense_copy(DenseCopy& copy, const Operand& operand, const float* values);
@@ -253,6 +253,10 @@ class Layer {
   DenseCopy dense_forward_, dense_backward_;
 
  private:
+  Route route_of(const Request& request, Product product);
+  std::vector<double>& measured_ms(const Request& request, Product product, size_t contestants);
+  void hand_over_times();
+
   enum class Occasion : uint8_t { kStep, kTrainingPass, kReplaced };
   void update(const LayerWeights& weights, Occasion occasion);
   LayerInput input_of(const LayerWeights& weights) const;
@@ -283,7 +287,17 @@ class Layer {
   int64_t changed_bits_ = 0;    // in the last step
   std::optional<double> cosine_;
   std::array<std::optional<Way>, 3> ways_;
-  std::map<std::string, LayerPlan> plans_;  // by shape and pattern
+  bool passing_for_training_ = false;  // the pass that was begun last
+  bool training_pass_seen_ = false;    // since the layer was configured
+
+  // What this layer has measured in a step, for the planner.
+  struct Measured {
+    Request request;
+    Product product;
+    std::vector<double> ms;  // of each contestant
+  };
+  std::vector<Measured> measured_;
+  bool has_measured_ = false;  // so that some packs are of ways that were not chosen
 };
 
 }  // namespace weft

@@ -15,10 +15,6 @@
 namespace weft {
 namespace {
 
-std::optional<Pattern> pattern_of(const Operand& operand, const Pattern& planned) {
-  return operand.mask == nullptr ? std::nullopt : std::optional(planned);
-}
-
 // Activations as a product wants them: as they are, without gaps between rows, or rounded to FP8.
 template <typename T>
 class Prepared {
@@ -57,21 +53,27 @@ void LinearLayer::forget_packs() {
   kept_.reset();
 }
 
+void LinearLayer::free_packs() {
+  forget_packs();
+  forward_pack_ = WeightPack(Product::kForward);
+  backward_pack_ = WeightPack(Product::kBackwardData);
+  gradient_panels_ = {};
+  gradient_pack_ = {};
+}
+
 template <typename T>
-Way LinearLayer::way_at(int64_t tokens, Product product, const std::optional<Pattern>& pattern,
-                        bool masked_gradient) {
+std::optional<Layer::Request> LinearLayer::request_at(int64_t tokens,
+                                                      const std::optional<Pattern>& pattern,
+                                                      bool masked_gradient) const {
   constexpr bool bf16 = std::is_same_v<T, Bf16>;
   // A dense operand leaves nothing to decide but the arithmetic, and fp32 has one only.
-  if (tokens == 0 || (!pattern && !bf16)) return {};
-  PlanRequest request{{tokens, shape().ins, shape().outs},
-                      pattern.value_or(Pattern(1, 1)),
-                      state().sparse() && recipe().forward->transposable,
-                      products_per_pack(),
-                      masked_gradient};
-  if (bf16) request.precision = Precision::kBf16;
-  const std::string key =
-      fmt::format("{} {} {} {}", tokens, request.pattern.str(), masked_gradient, bf16);
-  return planned(key, request, product);
+  if (tokens == 0 || (!pattern && !bf16)) return std::nullopt;
+  return PlanRequest{{tokens, shape().ins, shape().outs},
+                     pattern.value_or(Pattern(1, 1)),
+                     state().sparse() && recipe().forward->transposable,
+                     products_per_pack(),
+                     masked_gradient,
+                     bf16 ? Precision::kBf16 : Precision::kFp32};
 }
 
 std::optional<LayerPlan> LinearLayer::plan_for(const Pattern& pattern) {
@@ -81,13 +83,8 @@ std::optional<LayerPlan> LinearLayer::plan_for(const Pattern& pattern) {
                       recipe().forward->transposable,
                       products_per_pack()};
   request.precision = settings().precision;
-  LayerPlan plan = planner().plan(request);
-  if (recipe().gradient->masked) {
-    request.masked_gradient = true;
-    const auto gradient = static_cast<size_t>(Product::kBackwardWeight);
-    plan.products[gradient] = planner().plan(request).products[gradient];
-  }
-  return plan;
+  request.masked_gradient = recipe().gradient->masked;
+  return planner().known(request);
 }
 
 template <typename T>
@@ -101,10 +98,12 @@ void LinearLayer::forward(const LayerWeights& weights, MatrixView<const T> x, co
   call.product = Product::kForward;
   call.activations = input.view();
   call.bias = bias;
-  call.result = y;
-  const Way way = way_at<T>(x.rows, call.product, pattern_of(own.forward, own.planned));
-  weight_product<T>(call, own.forward, forward_operand(weights), way, forward_pack_,
-                    dense_forward_);
+  const auto request = request_at<T>(x.rows, own.pattern_of(own.forward));
+  compute<T>(call.product, request, y, [&](const Way& way, MatrixView<T> result) {
+    call.result = result;
+    weight_product<T>(call, own.forward, forward_operand(weights), way, forward_pack_,
+                      dense_forward_);
+  });
 }
 
 template <typename T>
@@ -116,10 +115,12 @@ void LinearLayer::backward_data(const LayerWeights& weights, MatrixView<const T>
   LinearCall call;
   call.product = Product::kBackwardData;
   call.activations = gradient.view();
-  call.result = dx;
-  const Way way = way_at<T>(g.rows, call.product, pattern_of(own.backward, own.planned));
-  weight_product<T>(call, own.backward, backward_operand(weights), way, backward_pack_,
-                    dense_backward_);
+  const auto request = request_at<T>(g.rows, own.pattern_of(own.backward));
+  compute<T>(call.product, request, dx, [&](const Way& way, MatrixView<T> result) {
+    call.result = result;
+    weight_product<T>(call, own.backward, backward_operand(weights), way, backward_pack_,
+                      dense_backward_);
+  });
   if (wants_cosine()) compare_with_exact<T>(weights, gradient.view(), dx);
 }
 
@@ -127,7 +128,6 @@ void LinearLayer::backward_data(const LayerWeights& weights, MatrixView<const T>
 template <typename T>
 void LinearLayer::weight_product(LinearCall call, const Operand& w, const float* values,
                                  const Way& way, WeightPack& pack, DenseCopy& copy) {
-  note(call.product, way);
   double had_it = 0.0;  // looking it up is not packing
   double& seconds = pack.has(way.sparse, way.compute) ? had_it : times_.pack;
   if (way.sparse) {
@@ -173,20 +173,29 @@ void LinearLayer::backward_weight(const LayerWeights& weights, MatrixView<const 
   const std::optional<Sampling> sample = sampling(pass, pass.first_token / group);
   const bool fp8 = recipe().fp8;
   Prepared<T> input(x), gradient(g);
-  input.in_fp8(fp8, Fp8::kE5m2);
+  const MatrixView<const T> in = input.in_fp8(fp8, Fp8::kE5m2).view();
   if (sample) {
     WEFT_CHECK(pass.first_token >= 0 && pass.first_token % group == 0,
                "{}: a first token of {}: samples are drawn of groups of {}", label(),
                pass.first_token, group);
-    // Rounded after it is drawn.
-    return sampled_weight(gradient.closed().view(), input.view(), *sample, dw);
+    const MatrixView<const T> whole = gradient.closed().view();  // rounded after it is drawn
+    return compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, sample->options.pattern),
+                          dw, [&](const Way& way, MatrixView<float> result) {
+                            sampled_weight(whole, in, *sample, way, result);
+                          });
   }
-  gradient.in_fp8(fp8, Fp8::kE5m2);
-  if (own.masked_gradient) return masked_weight(gradient.view(), input.view(), own.planned, dw);
-  const Way way = way_at<T>(g.rows, Product::kBackwardWeight, std::nullopt);
-  note(Product::kBackwardWeight, way);
-  const Stopwatch watch(times_.of(Product::kBackwardWeight));
-  dense_weight(gradient.view(), input.view(), way, dw);
+  const MatrixView<const T> rounded = gradient.in_fp8(fp8, Fp8::kE5m2).view();
+  if (own.masked_gradient) {
+    return compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, own.planned, true), dw,
+                          [&](const Way& way, MatrixView<float> result) {
+                            masked_weight(rounded, in, own.planned, way, result);
+                          });
+  }
+  compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, std::nullopt), dw,
+                 [&](const Way& way, MatrixView<float> result) {
+                   const Stopwatch watch(times_.of(Product::kBackwardWeight));
+                   dense_weight(rounded, in, way, result);
+                 });
 }
 
 template <typename T>
@@ -200,10 +209,8 @@ void LinearLayer::dense_weight(MatrixView<const T> g, MatrixView<const T> x, con
 
 template <typename T>
 void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
-                                 const Sampling& sampling, MatrixView<float> dw) {
+                                 const Sampling& sampling, const Way& way, MatrixView<float> dw) {
   const Pattern& pattern = sampling.options.pattern;
-  const Way way = way_at<T>(g.rows, Product::kBackwardWeight, pattern);
-  note(Product::kBackwardWeight, way);
   if (way.sparse) {
     const bool tiles = way.compute == Compute::kBf16;
     {
@@ -233,10 +240,8 @@ void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
 
 template <typename T>
 void LinearLayer::masked_weight(MatrixView<const T> g, MatrixView<const T> x,
-                                const Pattern& planned_as, MatrixView<float> dw) {
+                                const Pattern& planned_as, const Way& way, MatrixView<float> dw) {
   const Mask& mask = state().forward;
-  const Way way = way_at<T>(g.rows, Product::kBackwardWeight, planned_as, /*masked_gradient=*/true);
-  note(Product::kBackwardWeight, way);
   if (way.sparse && !kept_) {
     const Stopwatch watch(times_.pack);
     kept_.emplace(mask, planned_as);

@@ -47,14 +47,6 @@ double time_ms(int times, const std::function<void()>& body) {
   return (now_ms() - begin) / times;
 }
 
-// A quarter of the way up from the least (of three, the least): what else runs on the machine only
-// ever adds time.
-double lower_quartile(std::vector<double> values) {
-  const auto quarter = values.begin() + static_cast<int64_t>(values.size()) / 4;
-  std::nth_element(values.begin(), quarter, values.end());
-  return *quarter;
-}
-
 double weights_packed(ProductKind kind, const LayerShape& shape) {
   const auto outs = static_cast<double>(shape.outs);
   return outs *
@@ -78,13 +70,14 @@ class Timed {
   double once() const { return once_; }
   void sample() { samples_.push_back(time_ms(repeats(once_), body_)); }
   const std::vector<double>& samples() const { return samples_; }
-  // The median of what it takes of the other's time, in the same turn: the speed of a machine
-  // changes by half from one moment to the next, and both would not be hit alike.
-  double share_of(const Timed& other) const {
+  // What it takes of the other's time, in the same turn: the speed of a machine changes by half from
+  // one moment to the next, and both would not be hit alike.
+  std::vector<double> shares_of(const Timed& other) const {
     std::vector<double> shares;
     for (size_t i = 0; i < samples_.size(); ++i) shares.push_back(samples_[i] / other.samples_[i]);
-    return median(shares);
+    return shares;
   }
+  double share_of(const Timed& other) const { return median(shares_of(other)); }
 
  private:
   std::function<void()> body_;
@@ -106,16 +99,25 @@ ProductTimes take_turns(Synthetic product) {
   double turn_ms = 0.0;
   for (const Timed& one : all) turn_ms += std::max(one.once(), kSampleMs);
   const int turns = turn_ms > 100.0 ? 3 : static_cast<int>(std::clamp(30.0 / turn_ms, 7.0, 31.0));
-  for (int i = 0; i < turns; ++i) {
-    for (Timed& one : all) one.sample();
-  }
   const Timed& dense = all[0];
-  const double dense_ms = lower_quartile(dense.samples());
   const bool sparse = product.has_sparse();
+  double spread = 1.0;
+  constexpr int kLongest = 4;
+  for (int part = 0; part == 0 || (part < kLongest && ProductTimes{.spread = spread}.is_doubtful());
+       ++part) {
+    for (int i = 0; i < turns; ++i) {
+      for (Timed& one : all) one.sample();
+    }
+    if (!sparse) break;
+    const std::vector<double> shares = all[2].shares_of(dense);
+    spread = quantile(shares, 0.75) / quantile(shares, 0.25);
+  }
+  const double dense_ms = quantile(dense.samples(), 0.25);  // other work only ever adds time
   return {.dense = dense_ms,
           .sparse = sparse ? dense_ms * all[2].share_of(dense) : ProductTimes::kNever,
           .pack = sparse ? dense_ms * all[3].share_of(dense) : 0.0,
-          .dense_pack = dense_ms * all[1].share_of(dense)};
+          .dense_pack = dense_ms * all[1].share_of(dense),
+          .spread = spread};
 }
 
 // Which CPU, as the system calls it.
@@ -255,10 +257,13 @@ std::string key_of(ProductKind kind, const Pattern& pattern, const std::string& 
 template <typename Measure>
 ProductTimes Timings::measured(const std::string& key, Measure measure) {
   const auto found = known_.find(key);
-  if (found != known_.end()) return found->second;
+  const bool known = found != known_.end();
+  if (known && (!found->second.is_doubtful() || checked_.contains(key))) return found->second;
   if (stop_ != nullptr && *stop_ != 0) throw Stopped();
   const ProductTimes times = measure();
-  known_.emplace(key, times);
+  checked_.insert(key);
+  if (known && found->second.spread <= times.spread) return found->second;
+  known_.insert_or_assign(key, times);
   save();
   return times;
 }
@@ -296,7 +301,7 @@ ProductTimes Timings::predict(ProductKind kind, const LayerShape& shape, const P
     has_sparse = times.has_sparse();
     const double weights = weights_packed(kind, model);
     return {times.dense / model.flops(), times.sparse / model.flops(), times.pack / weights,
-            times.dense_pack / weights};
+            times.dense_pack / weights, times.spread};
   };
   size_t upper = 0;
   while (upper < kModelShapes.size() && kModelShapes[upper].flops() < shape.flops()) ++upper;
@@ -310,7 +315,8 @@ ProductTimes Timings::predict(ProductKind kind, const LayerShape& shape, const P
   return {between(below.dense, above.dense) * shape.flops(),
           has_sparse ? between(below.sparse, above.sparse) * shape.flops() : ProductTimes::kNever,
           between(below.pack, above.pack) * weights,
-          between(below.dense_pack, above.dense_pack) * weights};
+          between(below.dense_pack, above.dense_pack) * weights,
+          std::max(below.spread, above.spread)};
 }
 
 void Timings::load() {
@@ -325,13 +331,13 @@ void Timings::load() {
       has("weft", kVersion) && has("kernels", kKernelSpeeds) && has("cpu", cpu_name());
   if (!of_this || !root.contains("ms")) return;
   for (const auto& [key, value] : root["ms"].members()) {
-    const bool four_times = value.is_array() && value.size() == 4 &&
-                            std::all_of(value.begin(), value.end(), [](const Json& v) {
-                              return v.is_number() && v.get<double>() >= 0.0;
-                            });
-    if (!four_times) continue;
+    const bool five_numbers = value.is_array() && value.size() == 5 &&
+                              std::all_of(value.begin(), value.end(), [](const Json& v) {
+                                return v.is_number() && v.get<double>() >= 0.0;
+                              });
+    if (!five_numbers) continue;
     const ProductTimes times{value[0].get<double>(), value[1].get<double>(), value[2].get<double>(),
-                             value[3].get<double>()};
+                             value[3].get<double>(), value[4].get<double>()};
     if (times.dense > 0.0 && times.sparse > 0.0) known_[key] = times;
   }
 }
@@ -340,7 +346,7 @@ void Timings::save() const {
   if (path_.empty()) return;
   Json ms = Json::object();
   for (const auto& [key, times] : known_) {
-    ms.append(key, {times.dense, times.sparse, times.pack, times.dense_pack});
+    ms.append(key, {times.dense, times.sparse, times.pack, times.dense_pack, times.spread});
   }
   const std::string text =
       Json{{"cpu", cpu_name()}, {"kernels", kKernelSpeeds}, {"ms", ms}, {"weft", kVersion}}.dump(

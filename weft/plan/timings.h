@@ -5,13 +5,15 @@
 // Times depend on the CPU, the instruction set, the number of threads, the kind of product, the
 // pattern and the numbers. They are kept in one JSON file in the user's cache directory, which is
 // forgotten when weft's version, its kernels or the CPU change. A file that cannot be read or
-// written is no error: everything is measured again.
+// written is no error: everything is measured again. So are times with a wide spread, once per
+// process: they were taken on a busy machine.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +37,7 @@ struct LayerShape {
   void check() const;  // Error unless at least 1 each, and no matrix has more than 2^31 elements
   std::string str() const;  // "2048x768x3072"
   static LayerShape parse(std::string_view text);
+  friend bool operator==(const LayerShape&, const LayerShape&) = default;
 };
 
 // The three products. The second has two forms: from an operand that is N:M along outputs, and from
@@ -84,16 +87,20 @@ struct ProductTimes {
   double sparse = 0.0;  // without packing the sparse operand
   double pack = 0.0;  // the sparse operand, from weights and mask; or the kept entries, from a mask
   double dense_pack = 0.0;  // the dense operand, where it is packed once for several products
+  // Upper over lower quartile of what sparse takes of dense: 1 on a quiet machine.
+  double spread = 1.0;
 
   bool has_sparse() const { return sparse < kNever; }
+  // Measured beside other work: not to be relied on for long.
+  bool is_doubtful() const { return spread > 1.3; }
 };
 
 // The shapes on which predictions stand.
 std::span<const LayerShape> model_shapes();
 
-// Times both paths, taking turns: of dense the lower quartile of some samples (of three the least),
-// of the rest the median of what it takes of dense in the same turn. Operands are warm: who packs
-// weights that an optimiser has just been through pays more.
+// Times both paths, taking turns. Dense: lower quartile; others: median ratio to dense within a turn.
+// Up to four times as many turns while the spread is wide. Operands are warm: who packs weights that
+// an optimiser has just been through pays more.
 ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
                              const Arithmetic& arithmetic = {});
 ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
@@ -136,6 +143,7 @@ class Timings {
   // "<isa>/<threads>/<kind>/<pattern>/<shape>", the shape as LayerShape::str() or
   // ConvShape::spec(), and "/<arithmetic>" unless that is fp32 in panels
   std::map<std::string, ProductTimes> known_;
+  std::set<std::string> checked_;  // measured in this process, however doubtful they are still
 };
 
 }  // namespace weft

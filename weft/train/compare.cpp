@@ -8,7 +8,6 @@
 #include "weft/checkpoint/row_order_tensor.h"
 #include "weft/checkpoint/stored_weight.h"
 #include "weft/core/atomic_file.h"
-#include "weft/core/median.h"
 #include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
@@ -46,16 +45,16 @@ bool is_done(const std::filesystem::path& folder) {
 }
 
 // The time of a whole run: medians of short stretches, so that a moment's disturbance does not
-// count, and summed, so that every phase of it does.
+// count, and summed, so that every phase of it does. Steps in which the planner measured are taken
+// to last as long as the others of their stretch.
 double run_seconds(const std::filesystem::path& folder, int64_t steps) {
-  const std::vector<double> all = read_step_seconds(folder / "metrics.jsonl", steps);
+  const std::vector<StepSeconds> all = read_step_seconds(folder / "metrics.jsonl", steps);
   constexpr size_t kStretch = 4 * kStepsPerTurn;
   double sum = 0.0;
   for (size_t begin = 0; begin < all.size(); begin += kStretch) {
     const size_t end = std::min(begin + kStretch, all.size());
-    const std::vector<double> stretch(all.begin() + static_cast<int64_t>(begin),
-                                      all.begin() + static_cast<int64_t>(end));
-    sum += median(stretch) * static_cast<double>(stretch.size());
+    sum += typical_seconds(std::span(all).subspan(begin, end - begin)) *
+           static_cast<double>(end - begin);
   }
   return sum;
 }
