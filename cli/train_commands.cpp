@@ -15,23 +15,25 @@ namespace {
 template <typename Arguments>
 class TrainCommand : public Command {
  public:
-  TrainCommand(Work<Arguments> work, bool measures) : work_(std::move(work)), measures_(measures) {}
+  explicit TrainCommand(Work<Arguments> work) : work_(std::move(work)) {}
   void declare(Flags& flags) override { arguments_.declare(flags); }
   int run() override {
     arguments_.check();
     return work_(arguments_);
   }
-  bool measures() const override { return measures_; }
+  bool measures() const override {
+    if constexpr (requires { arguments_.measures(); }) return arguments_.measures();
+    return false;
+  }
 
  private:
   Arguments arguments_;
   Work<Arguments> work_;
-  bool measures_;
 };
 
 template <typename Arguments>
-std::unique_ptr<Command> command_for(Work<Arguments> work, bool measures = false) {
-  return std::make_unique<TrainCommand<Arguments>>(std::move(work), measures);
+std::unique_ptr<Command> command_for(Work<Arguments> work) {
+  return std::make_unique<TrainCommand<Arguments>>(std::move(work));
 }
 
 // What `check` throws is wrong usage.
@@ -239,7 +241,7 @@ CommandEntry bench_layer_command(Work<BenchLayerArguments> work) {
           "  weft bench layer\n"
           "  weft bench layer --recipe t-sr-ste --pattern 1:4 --pattern 2:4x2 --threads 1\n"
           "  weft bench layer --recipe s-ste+backward=bi-mask --shape 2048x1024x4096 --json",
-          command_for(std::move(work), /*measures=*/true)};
+          command_for(std::move(work))};
 }
 
 void BenchStepArguments::declare(Flags& flags) {
@@ -282,7 +284,7 @@ CommandEntry bench_step_command(Work<BenchStepArguments> work) {
           "  weft bench step\n"
           "  weft bench step --recipe t-sr-ste --recipe s-ste --pattern 2:4 --json\n"
           "  weft bench step --precision bf16 --pattern 2:4x16 --pattern 2:4x32",
-          command_for(std::move(work), /*measures=*/true)};
+          command_for(std::move(work))};
 }
 
 }  // namespace weft::cli

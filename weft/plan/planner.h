@@ -210,8 +210,6 @@ class Planner {
   void remember(std::string_view json);
   // Changes whenever saved() does.
   int64_t revision() const { return revision_; }
-  // A decision that has to measure throws Stopped while this is not 0. Null: never.
-  void stop_when(const std::atomic<int>* stop) { timings_.stop_when(stop); }
 
  private:
   // What is known of one product of a request.

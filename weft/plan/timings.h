@@ -10,7 +10,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -128,9 +127,6 @@ class Timings {
                        const Arithmetic& arithmetic = {});
   ProductTimes measure(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
 
-  // From here on a measurement that would begin while this is not 0 throws Stopped. Null: never.
-  void stop_when(const std::atomic<int>* stop) { stop_ = stop; }
-
  private:
   // The times under this key, or those that `measure` finds.
   template <typename Measure>
@@ -139,7 +135,6 @@ class Timings {
   void save() const;
 
   std::filesystem::path path_;
-  const std::atomic<int>* stop_ = nullptr;
   // "<isa>/<threads>/<kind>/<pattern>/<shape>", the shape as LayerShape::str() or
   // ConvShape::spec(), and "/<arithmetic>" unless that is fp32 in panels
   std::map<std::string, ProductTimes> known_;

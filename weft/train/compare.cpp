@@ -149,9 +149,10 @@ std::vector<std::string> flips_of(const std::vector<CompareEntry>& entries, cons
 // The runs of one seed, those that are not done, and all dense runs that they take turns with.
 class SeedRuns {
  public:
+  // Throws Stopped if `stop` is set before all have begun.
   SeedRuns(const std::filesystem::path& folder, const CompareOptions& options, int64_t seed,
-           const Turns& turns, const TrainerSetup& setup)
-      : folder_(folder), setup_(setup) {
+           const Turns& turns, const TrainerSetup& setup, const std::atomic<int>* stop)
+      : folder_(folder), setup_(setup), stop_(stop) {
     const std::vector<CompareEntry> entries = compare_entries(options);
     std::set<std::string> dense;
     for (const CompareEntry& entry : entries) {
@@ -197,6 +198,7 @@ class SeedRuns {
 
  private:
   void add(const std::string& name, const RunOptions& wanted) {
+    if (stop_ != nullptr && *stop_ != 0) throw Stopped();
     const auto where = folder_ / name;
     all_steps_ += wanted.steps;
     std::error_code failure;
@@ -213,6 +215,7 @@ class SeedRuns {
 
   std::filesystem::path folder_;
   TrainerSetup setup_;
+  const std::atomic<int>* stop_;
   std::shared_ptr<BatchSource> source_;
   std::deque<Trainer> trainers_;
   int64_t all_steps_ = 0;
@@ -299,9 +302,7 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
     turns.assign(entries, options.run.seed + seed);
   try {
     for (int64_t seed = 0; seed < options.seeds; ++seed) {
-      planner->stop_when(stop);  // until a step is taken: afterwards there is something to save
-      SeedRuns runs(folder, options, seed, turns, {listener, planner});
-      planner->stop_when(nullptr);
+      SeedRuns runs(folder, options, seed, turns, {listener, planner}, stop);
       runs.take_turns(stop, [&] {
         const auto all = static_cast<double>(runs.all_steps());
         const double done = 1.0 - static_cast<double>(runs.steps_left()) / all;
