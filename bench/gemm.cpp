@@ -109,7 +109,7 @@ void check_result(const std::string& what, ProductKind kind, SyntheticProduct& p
 // One sparse product: its operand and how it is packed.
 class Contender {
  public:
-  Contender(ProductKind kind, const LayerShape& shape, const Pattern& pattern, ValueType values,
+  Contender(ProductKind kind, const LayerShape& shape, const Pattern& pattern, Precision values,
             const Arithmetic& arithmetic)
       : product_(kind, shape, pattern, arithmetic),
         kind_(kind),
@@ -117,7 +117,7 @@ class Contender {
         values_(values),
         stream_(arithmetic.stream),
         rounding_(rounding_of(arithmetic, kind)) {
-    if (stream_ && values == ValueType::kBf16) pack();
+    if (stream_ && values == Precision::kBf16) pack();
   }
 
   void run() {
@@ -155,7 +155,7 @@ class Contender {
         if (!product_.mask().at(r, c)) continue;
         const float value = operand.at(r, c);
         masked[static_cast<size_t>(r * operand.cols + c)] =
-            values_ == ValueType::kF32 ? value : bf16_to_float(float_to_bf16(value));
+            values_ == Precision::kFp32 ? value : bf16_to_float(float_to_bf16(value));
       }
     }
     product_.expand_result();
@@ -188,14 +188,14 @@ class Contender {
   }
 
   void pack() {
-    if (!stream_ || values_ == ValueType::kF32) return product_.pack();
+    if (!stream_ || values_ == Precision::kFp32) return product_.pack();
     narrow_stream_ = pack_stream(product_.operand(), product_.mask(), pattern_, values_);
   }
 
   SyntheticProduct product_;
   ProductKind kind_;
   Pattern pattern_;
-  ValueType values_;
+  Precision values_;
   bool stream_;
   float rounding_;
   std::optional<PackedMatrix> narrow_stream_;  // weights of bf16 for activations of fp32
@@ -221,8 +221,8 @@ std::vector<Entry> entries(const GemmOptions& options, ProductKind kind, const L
   const bool fp32 = options.precision == Precision::kFp32;
   const bool few = fp32 && shape.tokens <= kFewTokens && kind == ProductKind::kForward;
   for (const Pattern& pattern : options.patterns) {
-    for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
-      if (fp32 ? values == ValueType::kBf16 && !few : values == ValueType::kF32) continue;
+    for (const Precision values : {Precision::kFp32, Precision::kBf16}) {
+      if (fp32 ? values == Precision::kBf16 && !few : values == Precision::kFp32) continue;
       Arithmetic arithmetic = sparse_arithmetic(options.precision, kind, pattern);
       arithmetic.stream = few;
       GemmRecord record{kind, pattern, shape, threads, values, arithmetic};
@@ -252,7 +252,7 @@ std::vector<Dense> dense_products(ProductKind kind, SyntheticProduct& product) {
   }
   if (kind == ProductKind::kForward && product.activations().rows <= kFewTokens) {
     list.push_back({"oneDNN matmul, weights laid out beforehand",
-                    prepare_matmul(MatmulType::kFp32, op_of(kind), product.activations(),
+                    prepare_matmul(Precision::kFp32, op_of(kind), product.activations(),
                                    product.operand(), product.result())});
   }
   return list;
@@ -263,7 +263,7 @@ Dense turned_product(const LayerShape& shape) {
   struct Operands {
     explicit Operands(const LayerShape& shape)
         : product(ProductKind::kBackwardWeight, shape, Pattern(1, 1),
-                  {Precision::kBf16, Compute::kBf16}),
+                  {Precision::kBf16, Precision::kBf16}),
           g(static_cast<size_t>(shape.outs * shape.tokens)),
           x(static_cast<size_t>(shape.tokens * shape.ins)) {
       const MatrixView<const float> from_g = product.operand(), from_x = product.activations();
@@ -307,7 +307,7 @@ std::vector<Dense> bf16_products(ProductKind any_kind, const LayerShape& shape) 
     const auto product = std::make_shared<SyntheticProduct>(kind, shape, Pattern(1, 1));
     const bool weight = product_of(kind) == Product::kBackwardWeight;
     const auto run = prepare_matmul(
-        MatmulType::kBf16, op_of(kind), weight ? product->operand() : product->activations(),
+        Precision::kBf16, op_of(kind), weight ? product->operand() : product->activations(),
         weight ? product->activations() : product->operand(), product->result());
     list.push_back(
         {"oneDNN matmul in bf16, operands laid out beforehand", [product, run] { run(); }});
@@ -354,7 +354,7 @@ std::optional<double> bf16_ms(ProductKind kind, SyntheticProduct& product) {
   if (!no_bf16().empty()) return std::nullopt;
   const bool weight = product_of(kind) == Product::kBackwardWeight;
   const auto run = prepare_matmul(
-      MatmulType::kBf16, op_of(kind), weight ? product.operand() : product.activations(),
+      Precision::kBf16, op_of(kind), weight ? product.operand() : product.activations(),
       weight ? product.activations() : product.operand(), product.result());
   std::vector<double> times;
   run();
@@ -422,7 +422,7 @@ std::vector<GemmRecord> bench_product(const GemmOptions& options, ProductKind ki
     request.precision = options.precision;
     if (cold) request.products_per_pack = 0;  // weights that never change
     // Weights of bf16 for activations of fp32 are nothing that it would decide.
-    if (!cold || record.values == ValueType::kF32) {
+    if (!cold || record.values == Precision::kFp32) {
       record.plan = planner.plan(request)[product_of(kind)];
     }
     records.push_back(record);

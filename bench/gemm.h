@@ -44,7 +44,7 @@ struct GemmRecord {
   Pattern pattern;
   LayerShape shape;
   int threads;
-  ValueType values;       // of the sparse operand
+  Precision values;       // of the sparse operand
   Arithmetic arithmetic;  // of the sparse product
   std::string dense_peer = {};
   double dense_ms = 0;

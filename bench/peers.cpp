@@ -153,13 +153,13 @@ const DensePeers& dense_peers() {
   return found;
 }
 
-std::function<void()> prepare_matmul(MatmulType type, DenseOp op, MatrixView<const float> a,
+std::function<void()> prepare_matmul(Precision type, DenseOp op, MatrixView<const float> a,
                                      MatrixView<const float> b, MatrixView<float> out) {
   onednn::prepare();
   try {
     const Gemm gemm = as_gemm(op, a, out);
     const auto element =
-        type == MatmulType::kBf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+        type == Precision::kBf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
     const auto any = dnnl::memory::format_tag::any;
     const dnnl::memory::desc out_desc = plain(out, false);
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "weft/core/matrix_view.h"
+#include "weft/core/precision.h"
 
 namespace weft::bench {
 
@@ -39,8 +40,7 @@ const DensePeers& dense_peers();
 
 // A product whose operands are already in the type and layout that oneDNN's matmul wants, so that
 // calling it costs the product and nothing else. Copies a and b; keeps `out`, in fp32.
-enum class MatmulType { kFp32, kBf16 };
-std::function<void()> prepare_matmul(MatmulType type, DenseOp op, MatrixView<const float> a,
+std::function<void()> prepare_matmul(Precision type, DenseOp op, MatrixView<const float> a,
                                      MatrixView<const float> b, MatrixView<float> out);
 
 // Why there is no bf16 product to compare with, as in "none on this CPU"; empty if there is one.

@@ -65,7 +65,7 @@ class BenchGemmCommand : public Command {
   }
 
   static std::string pattern_text(const bench::GemmRecord& r) {
-    const bool narrow = r.values == ValueType::kBf16 && r.arithmetic.storage == Precision::kFp32;
+    const bool narrow = r.values == Precision::kBf16 && r.arithmetic.storage == Precision::kFp32;
     return r.pattern.str() + (narrow ? " bf16" : "");
   }
 
@@ -236,7 +236,7 @@ class BenchGemmCommand : public Command {
                                      : Json(layout_name(r.arithmetic.layout()))},
                       {"precision", precision_name(r.arithmetic.storage)},
                       {"arithmetic", r.arithmetic.str()},
-                      {"values", r.values == ValueType::kF32 ? "fp32" : "bf16"},
+                      {"values", precision_name(r.values)},
                       {"dense_bf16_ms", r.dense_bf16_ms ? Json(*r.dense_bf16_ms) : Json(nullptr)},
                       {"dense_fp32_ms", r.dense_fp32_ms ? Json(*r.dense_fp32_ms) : Json(nullptr)},
                       {"rounds", rounds_},

@@ -22,10 +22,10 @@ class KernelsCommand : public Command {
         products.push_back(product_name(product));
         names += (names.empty() ? "" : " ") + std::string(product_name(product));
       }
-      table.add({std::string(kernel.name), std::string(compute_name(kernel.compute)),
+      table.add({std::string(kernel.name), std::string(precision_name(kernel.compute)),
                  std::string(kernel.operand), names, std::string(kernel.use)});
       list.push_back({{"name", kernel.name},
-                      {"compute", compute_name(kernel.compute)},
+                      {"compute", precision_name(kernel.compute)},
                       {"operand", kernel.operand},
                       {"products", products},
                       {"use", kernel.use}});

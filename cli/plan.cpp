@@ -135,7 +135,7 @@ class PlanCommand : public Command {
                     {"measured_pack_ms", now.pack},
                     {"choice", choice_name(one.choice)},
                     {"precision", precision_},
-                    {"compute", compute_name(one.arithmetic.compute)},
+                    {"compute", precision_name(one.arithmetic.compute)},
                     {"layout", sparse ? Json(layout_name(one.arithmetic.layout())) : Json(nullptr)},
                     {"arithmetic", one.note},
                     {"why", one.reason()}});

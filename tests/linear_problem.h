@@ -23,7 +23,7 @@ struct Linear {
   Pattern pattern{2, 4};
   PackTile tile;
   int64_t rows = 0, depth = 0, cols = 0;
-  ValueType value_type = ValueType::kF32;
+  Precision value_type = Precision::kFp32;
   Data data = Data::kIntegers;
   Fill fill = Fill::kFull;
   bool bias = false;  // of the forward product only
@@ -34,8 +34,8 @@ struct Linear {
   std::string str() const {
     return fmt::format(
         "{} {} {}, {} rows, depth {}, {} cols, tile {} x {}, {}{}{}{}, gap {}, seed {} stream {}",
-        kind_name(product), pattern.str(), value_type == ValueType::kF32 ? "fp32" : "bf16", rows,
-        depth, cols, tile.depth, tile.width, data == Data::kIntegers ? "integers" : "floats",
+        kind_name(product), pattern.str(), precision_name(value_type), rows, depth, cols,
+        tile.depth, tile.width, data == Data::kIntegers ? "integers" : "floats",
         fill == Fill::kFull ? "" : ", not full", bias ? ", bias" : "", beta == 0 ? "" : ", beta 1",
         gap, test_seed(), stream);
   }

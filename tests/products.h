@@ -215,13 +215,13 @@ struct Sparse {
   };
 
   // What a product sees; bf16 rounds.
-  std::vector<Entry> entries(ValueType type) const {
+  std::vector<Entry> entries(Precision type) const {
     std::vector<Entry> kept;
     for (int64_t r = 0; r < mask.rows(); ++r) {
       for (int64_t c = 0; c < mask.cols(); ++c) {
         if (!mask.at(r, c)) continue;
         const float w = weights.at(r, c);
-        kept.push_back({r, c, type == ValueType::kF32 ? w : bf16_to_float(float_to_bf16(w))});
+        kept.push_back({r, c, type == Precision::kFp32 ? w : bf16_to_float(float_to_bf16(w))});
       }
     }
     return kept;

@@ -295,7 +295,7 @@ class Bf16Problem {
 
  private:
   static Linear as_bf16(Linear linear) {
-    linear.value_type = ValueType::kBf16;
+    linear.value_type = Precision::kBf16;
     linear.bias = false;  // this problem has its own, of floats
     return linear;
   }
@@ -394,7 +394,7 @@ TEST(Bf16Sparse, OverflowIsInfinity) {
   mask.set(0, 0, true);
   const std::vector<float> w = {1.0f, 0, 0, 0};
   const PackedMatrix packed =
-      pack_panels({w.data(), 1, 4}, mask, {Pattern(2, 4), {16, 32}, ValueType::kBf16});
+      pack_panels({w.data(), 1, 4}, mask, {Pattern(2, 4), {16, 32}, Precision::kBf16});
   const std::vector<Bf16> x(4, Bf16{0x7f7f});
   Bf16 y;
   const float bias = 0x1p119f;  // half a unit of the largest
@@ -408,7 +408,7 @@ TEST(Bf16Sparse, TheLayoutOfFewTokensAgrees) {
     for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4), Pattern(1, 16)}) {
       Bf16Problem p(linear_of(ProductKind::kForward, pattern, 33, 67, tokens, ++stream));
       p.problem().use(pack_stream(p.problem().sparse().weights.view(), p.problem().sparse().mask,
-                                  pattern, ValueType::kBf16));
+                                  pattern, Precision::kBf16));
       ASSERT_EQ(p.mismatch_of_result(), "") << p.problem().linear().str();
     }
   }
@@ -449,7 +449,7 @@ TEST(Bf16Pack, RoundsAfterSampling) {
       }
       const PackTile tile{32, 16};
       PackedMatrix narrow = pack_panels_transposed({kept.data(), tokens, outs}, mask,
-                                                   {options.pattern, tile, ValueType::kBf16});
+                                                   {options.pattern, tile, Precision::kBf16});
       PanelOptions wide{options.pattern, tile};
       wide.rounded = true;
       const PackedMatrix want = pack_panels_transposed({kept.data(), tokens, outs}, mask, wide);
@@ -669,7 +669,7 @@ TEST_P(Bf16Conv, SparseIsThatOfFloatsRoundedOnce) {
   const float beta = GetParam();
   const std::vector<float> x = wide(x_), w = wide(w_), g = wide(g_);
   const Mask kept = mask();
-  const PanelOptions options{Pattern(2, 4), {16, 32}, ValueType::kBf16};
+  const PanelOptions options{Pattern(2, 4), {16, 32}, Precision::kBf16};
   const PackedConv forward_pack = pack_conv(w.data(), kept, shape_, options);
   PanelOptions ragged = options;
   ragged.ragged = true;

@@ -99,14 +99,14 @@ TEST(Kernels, EveryRowComputesWhatItSays) {
   for (const Kernel& kernel : kernels()) {
     for (const Product product : kernel.products) {
       // Numbers that bf16 has exactly, so that both types multiply the same.
-      const bool on_tiles = kernel.compute == Compute::kBf16;
+      const bool on_tiles = kernel.compute == Precision::kBf16;
       SyntheticProduct data(kind_of(product), kShape, pattern,
-                            {Precision::kBf16, on_tiles ? Compute::kBf16 : Compute::kFp32});
+                            {Precision::kBf16, on_tiles ? Precision::kBf16 : Precision::kFp32});
       const PackedMatrix stream =
           pack_stream(data.operand(),
                       product == Product::kForward ? data.mask()
                                                    : Mask(data.operand().rows, data.operand().cols),
-                      pattern, ValueType::kF32);
+                      pattern, Precision::kFp32);
       const Mask of_result = random_mask(kShape.outs, kShape.ins, pattern, 5);
       const KeptEntries kept(of_result, pattern);
       DenseTiles dense_tiles;
@@ -169,7 +169,7 @@ TEST(Kernels, EveryRowComputesWhatItSays) {
 TEST(Kernels, RefuseWhatNobodyComputes) {
   SyntheticProduct data(ProductKind::kForward, kShape, Pattern(2, 4));
   const PackedMatrix stream =
-      pack_stream(data.operand(), data.mask(), Pattern(2, 4), ValueType::kF32);
+      pack_stream(data.operand(), data.mask(), Pattern(2, 4), Precision::kFp32);
   LinearCall call;
   call.product = Product::kBackwardData;
   call.packed = &stream;
@@ -424,23 +424,23 @@ TEST(Planner, TakesATileUnitForBf16WhereItIsAllowed) {
   PlanRequest request{.shape = kShape, .pattern = Pattern(2, 4, 16), .transposable = true};
   Planner sparse(PlanMode::kSparse, {}), dense(PlanMode::kDense, {});
   for (const ProductPlan& one : sparse.plan(request).products) {
-    EXPECT_EQ(one.arithmetic.compute, Compute::kFp32) << "only fp32 was allowed";
+    EXPECT_EQ(one.arithmetic.compute, Precision::kFp32) << "only fp32 was allowed";
   }
   request.precision = Precision::kBf16;
   for (const ProductPlan& one : sparse.plan(request).products) {
-    EXPECT_EQ(one.arithmetic.compute, Compute::kBf16);
+    EXPECT_EQ(one.arithmetic.compute, Precision::kBf16);
     EXPECT_EQ(one.note, "bf16 on emulated");
   }
   for (const ProductPlan& one : dense.plan(request).products) {
-    EXPECT_EQ(one.arithmetic.compute, Compute::kBf16);
+    EXPECT_EQ(one.arithmetic.compute, Precision::kBf16);
   }
   request.transposable = false;  // its transpose is ragged, and not shared
   const LayerPlan ragged = sparse.plan(request);
-  EXPECT_EQ(ragged[Product::kForward].arithmetic.compute, Compute::kBf16);
-  EXPECT_EQ(ragged[Product::kBackwardData].arithmetic.compute, Compute::kFp32);
+  EXPECT_EQ(ragged[Product::kForward].arithmetic.compute, Precision::kBf16);
+  EXPECT_EQ(ragged[Product::kBackwardData].arithmetic.compute, Precision::kFp32);
   request.pattern = Pattern(2, 4);  // does not fill tiles
-  EXPECT_EQ(sparse.plan(request)[Product::kForward].arithmetic.compute, Compute::kFp32);
-  EXPECT_EQ(dense.plan(request)[Product::kForward].arithmetic.compute, Compute::kBf16);
+  EXPECT_EQ(sparse.plan(request)[Product::kForward].arithmetic.compute, Precision::kFp32);
+  EXPECT_EQ(dense.plan(request)[Product::kForward].arithmetic.compute, Precision::kBf16);
 }
 
 TEST(Planner, SaysWhyBf16IsMultipliedInFp32) {
@@ -449,7 +449,7 @@ TEST(Planner, SaysWhyBf16IsMultipliedInFp32) {
   request.precision = Precision::kBf16;
   Planner planner(PlanMode::kAuto, {});
   for (const ProductPlan& one : planner.plan(request).products) {
-    EXPECT_EQ(one.arithmetic.compute, Compute::kFp32);
+    EXPECT_EQ(one.arithmetic.compute, Precision::kFp32);
     EXPECT_EQ(one.note, "bf16 in fp32 arithmetic: none was asked for");
   }
   restore_tile_unit();
@@ -464,7 +464,7 @@ TEST(Planner, MeasuresEveryArithmeticOfBf16) {
   PlanRequest request{.shape = {64, 64, 64}, .pattern = Pattern(2, 4, 16), .transposable = true};
   request.precision = Precision::kBf16;
   for (const ProductPlan& one : planner.plan(request).products) {
-    EXPECT_EQ(one.arithmetic.compute, Compute::kFp32) << one.reason();
+    EXPECT_EQ(one.arithmetic.compute, Precision::kFp32) << one.reason();
   }
   const std::string kept = read(path);
   EXPECT_TRUE(contains(kept, "/bf16 in fp32\"")) << kept;
@@ -482,12 +482,12 @@ TEST(Planner, RepeatsTheArithmeticOfASavedPlan) {
   Planner again = Planner::from_saved(saved);
   const LayerPlan plan = again.plan(request);
   EXPECT_EQ(plan[Product::kForward].choice, Choice::kSparse);
-  EXPECT_EQ(plan[Product::kForward].arithmetic.compute, Compute::kBf16);
-  EXPECT_EQ(plan[Product::kBackwardData].arithmetic.compute, Compute::kFp32);
+  EXPECT_EQ(plan[Product::kForward].arithmetic.compute, Precision::kBf16);
+  EXPECT_EQ(plan[Product::kBackwardData].arithmetic.compute, Precision::kFp32);
   force_tile_unit("none");  // the same model elsewhere
   const LayerPlan elsewhere = again.plan(request);
   EXPECT_EQ(elsewhere[Product::kForward].choice, Choice::kSparse);
-  EXPECT_EQ(elsewhere[Product::kForward].arithmetic.compute, Compute::kFp32);
+  EXPECT_EQ(elsewhere[Product::kForward].arithmetic.compute, Precision::kFp32);
   EXPECT_TRUE(contains(elsewhere[Product::kForward].note, "in fp32 arithmetic"));
   request.precision = Precision::kFp32;  // another question
   EXPECT_THROW(again.plan(request), Error);

@@ -82,7 +82,7 @@ class TensorReader {
     if (options_.dense || !pattern) return {std::move(w), outs, ins, std::move(bias)};
     try {
       const MaskToPack kept = mask_to_pack(tensor.info, bytes, *pattern);
-      return {pack_stream({w.data(), outs, ins}, kept.mask, *pattern, ValueType::kF32),
+      return {pack_stream({w.data(), outs, ins}, kept.mask, *pattern, Precision::kFp32),
               std::move(bias)};
     } catch (const Error& error) {
       throw Error(fmt::format("{}: it is to be packed as {}: {}", name_of(tensor), pattern->str(),

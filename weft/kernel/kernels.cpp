@@ -111,17 +111,17 @@ void run_dense_tiles(const LinearCall& c) {
 }
 
 constexpr std::array kKernels = {
-    Kernel{"panel", Compute::kFp32, "panel pack", kProducts, "sparse products of many tokens",
+    Kernel{"panel", Precision::kFp32, "panel pack", kProducts, "sparse products of many tokens",
            takes_panels, run_sparse},
-    Kernel{"stream", Compute::kFp32, "stream pack", kForwardOnly, "inference with 1 to 16 tokens",
+    Kernel{"stream", Precision::kFp32, "stream pack", kForwardOnly, "inference with 1 to 16 tokens",
            takes_stream, run_sparse},
-    Kernel{"masked", Compute::kFp32, "dense matrix", kBackwardWeightOnly,
+    Kernel{"masked", Precision::kFp32, "dense matrix", kBackwardWeightOnly,
            "gradients of weights, where a mask keeps them", takes_kept, run_masked},
-    Kernel{"dense", Compute::kFp32, "dense matrix", kProducts,
+    Kernel{"dense", Precision::kFp32, "dense matrix", kProducts,
            "oneDNN or a loop for few tokens, where dense is faster", takes_dense, run_dense},
-    Kernel{"tile", Compute::kBf16, "tile pack", kProducts,
+    Kernel{"tile", Precision::kBf16, "tile pack", kProducts,
            "patterns shared by 16 or 32 rows, on a tile unit", takes_tiles, run_sparse},
-    Kernel{"dense tile", Compute::kBf16, "dense tiles", kProducts,
+    Kernel{"dense tile", Precision::kBf16, "dense tiles", kProducts,
            "a tile unit, where dense is faster", takes_dense_tiles, run_dense_tiles},
 };
 
@@ -136,25 +136,21 @@ std::string_view product_name(Product product) {
   return "";
 }
 
-std::string_view compute_name(Compute compute) {
-  return compute == Compute::kFp32 ? "fp32" : "bf16";
-}
-
 std::span<const Kernel> kernels() { return kKernels; }
 
-const Kernel& kernel_for(const LinearCall& call, Compute compute) {
+const Kernel& kernel_for(const LinearCall& call, Precision compute) {
   for (const Kernel& kernel : kKernels) {
     const bool computes = std::find(kernel.products.begin(), kernel.products.end(), call.product) !=
                           kernel.products.end();
     if (kernel.compute == compute && computes && kernel.takes(call)) return kernel;
   }
   throw Error(fmt::format("no kernel computes {} in {} from a {}", product_name(call.product),
-                          compute_name(compute),
+                          precision_name(compute),
                           call.packed || call.tiles ? "matrix packed like this" : "dense matrix") +
               (call.kept ? ", some entries only" : ""));
 }
 
-void multiply(const LinearCall& call, Compute compute) {
+void multiply(const LinearCall& call, Precision compute) {
   WEFT_CHECK(call.bias == nullptr || call.product == Product::kForward,
              "a bias belongs to the forward product, not to {}", product_name(call.product));
   kernel_for(call, compute).run(call);

@@ -14,6 +14,7 @@
 
 #include "weft/core/bf16.h"
 #include "weft/core/matrix_view.h"
+#include "weft/core/precision.h"
 #include "weft/kernel/masked/masked_weight.h"
 #include "weft/pack/dense_tiles.h"
 #include "weft/pack/packed_matrix.h"
@@ -25,10 +26,9 @@ inline constexpr std::array kProducts = {Product::kForward, Product::kBackwardDa
                                          Product::kBackwardWeight};
 std::string_view product_name(Product product);  // "fwd", "bwd_x", "bwd_w"
 
-// In which numbers a kernel multiplies. In fp32 it takes operands that are kept in fp32 or in bf16;
-// in bf16, on a tile unit (tile_unit.h), only the latter. Sums are fp32 in either.
-enum class Compute : uint8_t { kFp32, kBf16 };
-std::string_view compute_name(Compute compute);  // "fp32", "bf16"
+// Until plan/ and layer/ say Precision.
+using Compute = Precision;
+inline std::string_view compute_name(Precision compute) { return precision_name(compute); }
 
 // Numbers of either type, row-major.
 using AnyMatrix = std::variant<MatrixView<const float>, MatrixView<const Bf16>>;
@@ -50,7 +50,9 @@ struct LinearCall {
 
 struct Kernel {
   std::string_view name;
-  Compute compute;
+  // The arithmetic. In fp32 it takes operands that are kept in fp32 or in bf16; in bf16, on a tile
+  // unit (tile_unit.h), only the latter. Sums are fp32 in either.
+  Precision compute;
   std::string_view operand;           // what it takes, for people
   std::span<const Product> products;  // that it can compute
   std::string_view use;               // what it is for
@@ -61,8 +63,8 @@ struct Kernel {
 std::span<const Kernel> kernels();
 
 // The kernel for a call: the operand's format chooses it. Throws Error if there is none.
-const Kernel& kernel_for(const LinearCall& call, Compute compute = Compute::kFp32);
+const Kernel& kernel_for(const LinearCall& call, Precision compute = Precision::kFp32);
 
-void multiply(const LinearCall& call, Compute compute = Compute::kFp32);
+void multiply(const LinearCall& call, Precision compute = Precision::kFp32);
 
 }  // namespace weft

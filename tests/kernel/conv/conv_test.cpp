@@ -21,7 +21,7 @@ struct Conv {
   ConvShape shape;
   Pattern pattern{2, 4};
   PackTile tile{16, 32};
-  ValueType value_type = ValueType::kF32;
+  Precision value_type = Precision::kFp32;
   Data data = Data::kIntegers;
   Fill fill = Fill::kFull;
   bool bias = false;  // of the forward product only
@@ -33,9 +33,9 @@ struct Conv {
     return fmt::format(
         "{} {} {}, {} x {} x {} x {} to {} channels, kernel {} x {}, stride {} x {}, padding {} x "
         "{}, dilation {} x {}, {} groups, tile {} x {}, {}{}{}{}, seed {} stream {}",
-        kind_name(product), pattern.str(), value_type == ValueType::kF32 ? "fp32" : "bf16",
-        s.images, s.ins, s.height, s.width, s.outs, s.kernel_h, s.kernel_w, s.stride_h, s.stride_w,
-        s.pad_h, s.pad_w, s.dilation_h, s.dilation_w, s.groups, tile.depth, tile.width,
+        kind_name(product), pattern.str(), precision_name(value_type), s.images, s.ins, s.height,
+        s.width, s.outs, s.kernel_h, s.kernel_w, s.stride_h, s.stride_w, s.pad_h, s.pad_w,
+        s.dilation_h, s.dilation_w, s.groups, tile.depth, tile.width,
         data == Data::kIntegers ? "integers" : "floats", fill == Fill::kFull ? "" : ", not full",
         bias ? ", bias" : "", beta == 0 ? "" : ", beta 1", test_seed(), stream);
   }
@@ -257,7 +257,7 @@ class ConvProblem {
   }
   double value(int64_t i) const {
     const float v = sparse_.at(0, i);
-    return conv_.value_type == ValueType::kF32 ? v : bf16_to_float(float_to_bf16(v));
+    return conv_.value_type == Precision::kFp32 ? v : bf16_to_float(float_to_bf16(v));
   }
 
   Conv conv_;
@@ -326,7 +326,7 @@ TEST_P(ConvProducts, AreRight) {
           } while (!possible(s));
           conv.pattern = patterns[static_cast<size_t>(dice.below(4))];
           conv.tile = tiles[static_cast<size_t>(dice.below(4))];
-          conv.value_type = dice.below(4) > 0 ? ValueType::kF32 : ValueType::kBf16;
+          conv.value_type = dice.below(4) > 0 ? Precision::kFp32 : Precision::kBf16;
           conv.data = dice.coin() ? Data::kIntegers : Data::kFloats;
           conv.fill = dice.coin() ? Fill::kFull : Fill::kPartly;
           conv.bias = conv.product == ProductKind::kForward && dice.coin();
@@ -525,7 +525,7 @@ struct Calls {
   Mask gradient_mask = Mask(4, 2 * 2);
   std::vector<float> weights = std::vector<float>(4 * 8 * 9), g = std::vector<float>(4 * 4),
                      x = std::vector<float>(8 * 16);
-  PanelOptions options{Pattern(2, 4), {16, 32}, ValueType::kF32, false, 0};
+  PanelOptions options{Pattern(2, 4), {16, 32}, Precision::kFp32, false, 0};
   PackedConv w = pack_conv(weights.data(), weight_mask, shape, options);
   PackedConv wt = pack_conv_transposed(weights.data(), weight_mask, shape, options);
   PackedConv gt = pack_conv_gradient(g.data(), gradient_mask, shape, options);

@@ -274,8 +274,8 @@ TEST(Peers, AgreeWithTheReference) {
 }
 
 TEST(Peers, PreparedMatmulAgreesWithTheReference) {
-  for (const auto type : {bench::MatmulType::kFp32, bench::MatmulType::kBf16}) {
-    if (type == bench::MatmulType::kBf16 && !bench::no_bf16().empty()) {
+  for (const auto type : {Precision::kFp32, Precision::kBf16}) {
+    if (type == Precision::kBf16 && !bench::no_bf16().empty()) {
       EXPECT_TRUE(bench::no_bf16().starts_with("none on this CPU"));
       continue;
     }

@@ -60,7 +60,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 // Packed for the panels that AVX-512 takes.
 PackedMatrix pack_for_avx512(const SyntheticProduct& product, ProductKind kind,
-                             const Pattern& pattern, ValueType values) {
+                             const Pattern& pattern, Precision values) {
   const bool ragged = kind == ProductKind::kBackwardDataRagged;
   PanelOptions options{ragged ? Pattern(pattern.keep(), pattern.group()) : pattern, {}, values};
   options.ragged = ragged;
@@ -82,7 +82,7 @@ TEST_F(Avx512Code, ProductsHaveTheBitsOfAvx2) {
   for (const char* text : {"2:4", "2:4x2", "2:4x4", "1:16"}) {
     const Pattern pattern = Pattern::parse(text);
     for (const ProductKind kind : kPackedKinds) {
-      for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
+      for (const Precision values : {Precision::kFp32, Precision::kBf16}) {
         for (const LayerShape shape : {LayerShape{100, 12, 9}, LayerShape{6, 100, 9}}) {
           SyntheticProduct product(kind, shape, pattern);
           const PackedMatrix packed = pack_for_avx512(product, kind, pattern, values);
@@ -126,7 +126,7 @@ TEST_F(Avx512Code, ProductsOfBf16HaveTheBitsOfAvx2) {
 TEST_F(Avx512Code, StreamsHaveTheBitsOfAvx2) {
   for (const char* text : {"2:4", "1:4", "4:8", "3:5", "1:16"}) {
     const Pattern pattern = Pattern::parse(text);
-    for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision values : {Precision::kFp32, Precision::kBf16}) {
       for (const int64_t tokens : {1, 5}) {
         SyntheticProduct product(ProductKind::kForward, {tokens, 70, 75}, pattern);
         const PackedMatrix packed = pack_stream(product.operand(), product.mask(), pattern, values);
@@ -159,7 +159,7 @@ TEST_F(Avx512Code, PacksHaveTheBytesOfAvx2) {
       const auto add = [&](const PackedMatrix& packed) {
         all.insert(all.end(), packed.bytes().begin(), packed.bytes().end());
       };
-      for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
+      for (const Precision values : {Precision::kFp32, Precision::kBf16}) {
         add(pack_panels(forward.operand(), forward.mask(), {pattern, tile, values}));
         PanelOptions ragged{Pattern(pattern.keep(), pattern.group()), tile, values};
         ragged.ragged = true;

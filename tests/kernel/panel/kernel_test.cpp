@@ -206,7 +206,7 @@ TEST_P(LinearProducts, AreRightAroundTheTile) {
         l.rows = rows;
         l.depth = depth;
         l.cols = cols;
-        l.value_type = dice.coin() ? ValueType::kF32 : ValueType::kBf16;
+        l.value_type = dice.coin() ? Precision::kFp32 : Precision::kBf16;
         l.data = dice.coin() ? Data::kIntegers : Data::kFloats;
         l.fill = dice.coin() ? Fill::kFull : Fill::kPartly;
         l.bias = l.product == ProductKind::kForward && dice.coin();
@@ -224,7 +224,7 @@ TEST_P(LinearProducts, AreRightAroundTheTile) {
 TEST_P(LinearProducts, AreRightForEveryPatternAndValueType) {
   uint64_t stream = 10000;
   for (const Pattern& pattern : kProductPatterns) {
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
       for (const Fill fill : {Fill::kFull, Fill::kPartly}) {
         for (const Data data : {Data::kIntegers, Data::kFloats}) {
           Linear l = forward(pattern, {24, 32}, 37, 2 * std::max(64, pattern.group()) + 3,
@@ -274,7 +274,7 @@ TEST_P(LinearProducts, AreRightForALargeDepth) {
         Deep{{3, 64}, {33, 48}, 30, 3 * 4096, 20}}) {
     Linear l = forward(deep.pattern, deep.tile, deep.cols, deep.depth, deep.rows);
     l.product = GetParam();
-    l.value_type = stream % 2 == 0 ? ValueType::kF32 : ValueType::kBf16;
+    l.value_type = stream % 2 == 0 ? Precision::kFp32 : Precision::kBf16;
     l.data = stream % 2 == 0 ? Data::kFloats : Data::kIntegers;
     l.beta = stream % 3 == 0 ? 1.0f : 0.0f;
     l.bias = l.product == ProductKind::kForward;
@@ -388,7 +388,7 @@ TEST_P(LinearProducts, DoNotDependOnTheOtherColumns) {
 TEST_P(LinearProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
   uint64_t stream = 70000;
   for (const Pattern& pattern : kProductPatterns) {
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
       Linear l = forward(pattern, {16, 32}, 35, 37, pattern.block() + 3);
       l.product = GetParam();
       l.value_type = type;
@@ -413,7 +413,7 @@ TEST_P(LinearProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
 }
 
 TEST_P(LinearProducts, CarryNanAndInfinityOfTheWeights) {
-  for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+  for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
     for (const float value : {NAN, INFINITY, -INFINITY}) {
       Linear l = forward({2, 4}, {16, 32}, 35, 37, 13);
       l.product = GetParam();

@@ -271,7 +271,7 @@ HWY_INLINE void WithPick(const StreamView& a, int64_t first_block, int64_t last_
 
 void MultiplyStream(const StreamView& a, int64_t first_block, int64_t last_block,
                     const StreamInputs& x, const StreamOutputs& out) {
-  if (a.value_type == ValueType::kF32) return WithPick<float>(a, first_block, last_block, x, out);
+  if (a.value_type == Precision::kFp32) return WithPick<float>(a, first_block, last_block, x, out);
   return WithPick<uint16_t>(a, first_block, last_block, x, out);
 }
 
