@@ -102,7 +102,7 @@ struct LayerTimes {
 // How a product was computed: dense or sparse, in which arithmetic.
 struct Way {
   bool sparse = false;
-  Compute compute = Compute::kFp32;
+  Precision compute = Precision::kFp32;
 
   std::string text() const;  // "sparse", "dense bf16"
 };

@@ -138,7 +138,7 @@ void LinearLayer::weight_product(LinearCall call, const Operand& w, const float*
     call.dense = dense;
     if constexpr (std::is_same_v<T, Bf16>) {
       const Stopwatch watch(seconds);
-      if (way.compute == Compute::kBf16) call.tiles = &pack.tiles(dense);
+      if (way.compute == Precision::kBf16) call.tiles = &pack.tiles(dense);
     }
   }
   const Stopwatch watch(times_.of(call.product));
@@ -193,7 +193,7 @@ template <typename T>
 void LinearLayer::dense_weight(MatrixView<const T> g, MatrixView<const T> x, const Way& way,
                                MatrixView<float> dw) {
   if constexpr (std::is_same_v<T, Bf16>) {
-    if (way.compute == Compute::kBf16) return dense_backward_weight_on_tiles(g, x, 0.0f, dw);
+    if (way.compute == Precision::kBf16) return dense_backward_weight_on_tiles(g, x, 0.0f, dw);
   }
   dense_backward_weight(g, x, 0.0f, dw);
 }
@@ -205,7 +205,7 @@ void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
   const Way way = way_at<T>(g.rows, Product::kBackwardWeight, pattern);
   note(Product::kBackwardWeight, way);
   if (way.sparse) {
-    const bool tiles = way.compute == Compute::kBf16;
+    const bool tiles = way.compute == Precision::kBf16;
     {
       const Stopwatch watch(times_.pack);
       const MatrixView<const float> wide(as_floats(g.data, g.rows * g.cols), g.rows, g.cols);

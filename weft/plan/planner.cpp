@@ -87,7 +87,7 @@ class Race {
 // What a plan says of the arithmetic of bf16 numbers.
 std::string note_on(const Arithmetic& arithmetic) {
   if (arithmetic.storage == Precision::kFp32) return "";
-  if (arithmetic.compute == Compute::kBf16) return arithmetic.str();
+  if (arithmetic.compute == Precision::kBf16) return arithmetic.str();
   return fmt::format("bf16 in fp32 arithmetic{}",
                      tile_unit() == TileUnit::kNone ? ": " + tile_unit_lacks() : "");
 }
@@ -105,15 +105,15 @@ bool has_stream(const std::vector<Arithmetic>& all) {
 struct NamedPath {
   std::string_view name;
   Choice choice;
-  Compute compute;
+  Precision compute;
   bool stream;
 };
 constexpr NamedPath kPaths[] = {
-    {"dense", Choice::kDense, Compute::kFp32, false},
-    {"dense bf16", Choice::kDense, Compute::kBf16, false},
-    {"sparse", Choice::kSparse, Compute::kFp32, false},
-    {"sparse bf16", Choice::kSparse, Compute::kBf16, false},
-    {"sparse stream", Choice::kSparse, Compute::kFp32, true},
+    {"dense", Choice::kDense, Precision::kFp32, false},
+    {"dense bf16", Choice::kDense, Precision::kBf16, false},
+    {"sparse", Choice::kSparse, Precision::kFp32, false},
+    {"sparse bf16", Choice::kSparse, Precision::kBf16, false},
+    {"sparse stream", Choice::kSparse, Precision::kFp32, true},
 };
 
 void restore_choice(const Json& value, ProductPlan& plan) {
@@ -145,7 +145,7 @@ std::string_view choice_name(Choice choice) {
 std::string path_text(Choice choice, const Arithmetic& arithmetic) {
   for (const NamedPath& path : kPaths) {
     const bool stream =
-        choice == Choice::kSparse && arithmetic.compute == Compute::kFp32 && arithmetic.stream;
+        choice == Choice::kSparse && arithmetic.compute == Precision::kFp32 && arithmetic.stream;
     if (path.choice == choice && path.compute == arithmetic.compute && path.stream == stream) {
       return std::string(path.name);
     }
@@ -237,7 +237,7 @@ template <typename Request>
 Arithmetic Planner::forced_arithmetic(const Request& request, const ProductPlan& plan) {
   const bool sparse = plan.choice == Choice::kSparse;
   const std::vector<Arithmetic> all = contestants(request, plan.kind);
-  const bool tiles = all.back().compute == Compute::kBf16 &&
+  const bool tiles = all.back().compute == Precision::kBf16 &&
                      (!sparse || has_tile_product(plan.kind, request.pattern));
   const bool stream = sparse && has_stream(all);
   if (!tiles && !stream) return all.front();
@@ -268,7 +268,7 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
       one.kind = kind_of(request, product);
       // A plan of another machine: the numbers stay bf16, what multiplies them is what is here.
       one.arithmetic.storage = precision_of(request);
-      if (tile_unit() == TileUnit::kNone) one.arithmetic.compute = Compute::kFp32;
+      if (tile_unit() == TileUnit::kNone) one.arithmetic.compute = Precision::kFp32;
       if (!has_stream(contestants(request, one.kind))) one.arithmetic.stream = false;
       one.note = note_on(one.arithmetic);
     }

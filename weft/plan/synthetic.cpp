@@ -128,7 +128,7 @@ SyntheticProduct::SyntheticProduct(ProductKind kind, const LayerShape& shape,
     operand16_ = rounded(operand_);
     result16_.resize(result_.size());
     options_.rounded = true;
-    if (arithmetic.layout() != PackLayout::kPanel) options_.value_type = ValueType::kBf16;
+    if (arithmetic.layout() != PackLayout::kPanel) options_.value_type = Precision::kBf16;
   }
   pack_dense();
   if (kind == ProductKind::kBackwardWeightMasked) {
@@ -143,13 +143,13 @@ SyntheticProduct::SyntheticProduct(ProductKind kind, const LayerShape& shape,
     options_.pattern = Pattern(pattern.keep(), pattern.group());
     options_.ragged = true;
   }
-  options_.tile = arithmetic.compute == Compute::kBf16 ? tile_panel(options_.pattern)
-                                                       : tile_for(options_.pattern);
+  options_.tile = arithmetic.compute == Precision::kBf16 ? tile_panel(options_.pattern)
+                                                         : tile_for(options_.pattern);
   if (has_sparse()) pack();
 }
 
 bool SyntheticProduct::has_sparse() const {
-  return arithmetic_.compute == Compute::kFp32 || has_tile_product(kind_, options_.pattern);
+  return arithmetic_.compute == Precision::kFp32 || has_tile_product(kind_, options_.pattern);
 }
 
 MatrixView<const float> SyntheticProduct::activations() const {
@@ -183,7 +183,7 @@ void SyntheticProduct::pack() {
     packed_ = pack_stream(operand(), mask_, options_.pattern, options_.value_type);
     return;
   }
-  const bool tiles = arithmetic_.compute == Compute::kBf16;
+  const bool tiles = arithmetic_.compute == Precision::kBf16;
   PackedMatrix& panels = tiles ? panels_ : packed_;
   panels = kind_ == ProductKind::kForward
                ? pack_panels(operand(), mask_, options_, std::move(panels))
@@ -192,7 +192,7 @@ void SyntheticProduct::pack() {
 }
 
 void SyntheticProduct::pack_dense() {
-  if (arithmetic_.compute == Compute::kFp32) return;
+  if (arithmetic_.compute == Precision::kFp32) return;
   if (product_of(kind_) == Product::kBackwardWeight) return;  // in every product
   dense_tiles_.pack(operand(), /*transposed=*/kind_ == ProductKind::kForward);
 }
@@ -222,7 +222,7 @@ void SyntheticProduct::run_dense() {
   LinearCall dense = call();
   dense.dense = stored_operand();
   const bool packed =
-      arithmetic_.compute == Compute::kBf16 && product_of(kind_) != Product::kBackwardWeight;
+      arithmetic_.compute == Precision::kBf16 && product_of(kind_) != Product::kBackwardWeight;
   if (packed) dense.tiles = &dense_tiles_;
   multiply(dense, arithmetic_.compute);
   if (kind_ == ProductKind::kBackwardWeightMasked) {

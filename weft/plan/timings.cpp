@@ -184,21 +184,21 @@ Product product_of(ProductKind kind) {
 }
 
 PackLayout Arithmetic::layout() const {
-  if (compute == Compute::kBf16) return PackLayout::kTile;
+  if (compute == Precision::kBf16) return PackLayout::kTile;
   return stream ? PackLayout::kStream : PackLayout::kPanel;
 }
 
 std::string Arithmetic::str() const {
-  if (compute == Compute::kBf16) return fmt::format("bf16 on {}", tile_unit_name(tile_unit()));
+  if (compute == Precision::kBf16) return fmt::format("bf16 on {}", tile_unit_name(tile_unit()));
   return fmt::format("{}{}", storage == Precision::kFp32 ? "fp32" : "bf16 in fp32",
                      stream ? ", stream" : "");
 }
 
 std::vector<Arithmetic> arithmetics(Precision storage, bool streams) {
-  std::vector<Arithmetic> found = {{storage, Compute::kFp32}};
-  if (streams) found.push_back({storage, Compute::kFp32, true});
+  std::vector<Arithmetic> found = {{storage, Precision::kFp32}};
+  if (streams) found.push_back({storage, Precision::kFp32, true});
   const bool tiles = storage == Precision::kBf16 && tile_unit() != TileUnit::kNone;
-  if (tiles) found.push_back({storage, Compute::kBf16});
+  if (tiles) found.push_back({storage, Precision::kBf16});
   return found;
 }
 

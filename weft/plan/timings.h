@@ -61,8 +61,8 @@ Product product_of(ProductKind kind);
 // In which numbers operands are kept, in which they are multiplied, and how a sparse one lies.
 struct Arithmetic {
   Precision storage = Precision::kFp32;
-  Compute compute = Compute::kFp32;  // bf16 only of bf16, and on a tile unit
-  bool stream = false;               // for few tokens; only with fp32
+  Precision compute = Precision::kFp32;  // bf16 only of bf16, and on a tile unit
+  bool stream = false;                   // for few tokens; only with fp32
 
   PackLayout layout() const;  // of a sparse operand
   std::string str() const;    // "fp32", "fp32, stream", "bf16 in fp32", "bf16 on amx"
