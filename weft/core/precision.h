@@ -19,7 +19,7 @@
 namespace weft {
 
 // The numbers stand in the headers of packs (docs/format.md).
-enum class Precision : uint8_t { kFp32 = 1, kF32 = kFp32, kBf16 = 2 };
+enum class Precision : uint8_t { kFp32 = 1, kBf16 = 2 };
 std::string_view precision_name(Precision precision);  // "fp32", "bf16"
 Precision parse_precision(std::string_view text);      // Error unless one of these
 

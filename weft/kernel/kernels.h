@@ -26,10 +26,6 @@ inline constexpr std::array kProducts = {Product::kForward, Product::kBackwardDa
                                          Product::kBackwardWeight};
 std::string_view product_name(Product product);  // "fwd", "bwd_x", "bwd_w"
 
-// Until plan/ and layer/ say Precision.
-using Compute = Precision;
-inline std::string_view compute_name(Precision compute) { return precision_name(compute); }
-
 // Numbers of either type, row-major.
 using AnyMatrix = std::variant<MatrixView<const float>, MatrixView<const Bf16>>;
 using AnyResult = std::variant<MatrixView<float>, MatrixView<Bf16>>;

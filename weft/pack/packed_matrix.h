@@ -39,7 +39,6 @@ namespace weft {
 
 enum class PackLayout : uint8_t { kPanel = 1, kStream = 2, kTile = 3 };
 std::string_view layout_name(PackLayout layout);  // "panel", "stream", "tile"
-using ValueType = Precision;                      // until plan/ and layer/ say Precision
 
 size_t value_bytes(Precision type);  // 4 or 2
 
