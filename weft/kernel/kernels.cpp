@@ -1,6 +1,7 @@
 #include "weft/kernel/kernels.h"
 
 #include <algorithm>
+#include <array>
 
 #include "weft/core/error.h"
 #include "weft/kernel/dense/dense.h"
@@ -126,15 +127,6 @@ constexpr std::array kKernels = {
 };
 
 }  // namespace
-
-std::string_view product_name(Product product) {
-  switch (product) {
-    case Product::kForward: return "fwd";
-    case Product::kBackwardData: return "bwd_x";
-    case Product::kBackwardWeight: return "bwd_w";
-  }
-  return "";
-}
 
 std::span<const Kernel> kernels() { return kKernels; }
 

@@ -7,7 +7,6 @@
 //                    or only the entries of dw that a mask keeps
 #pragma once
 
-#include <array>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -16,15 +15,11 @@
 #include "weft/core/matrix_view.h"
 #include "weft/core/precision.h"
 #include "weft/kernel/masked/masked_weight.h"
+#include "weft/kernel/product.h"
 #include "weft/pack/dense_tiles.h"
 #include "weft/pack/packed_matrix.h"
 
 namespace weft {
-
-enum class Product : uint8_t { kForward, kBackwardData, kBackwardWeight };
-inline constexpr std::array kProducts = {Product::kForward, Product::kBackwardData,
-                                         Product::kBackwardWeight};
-std::string_view product_name(Product product);  // "fwd", "bwd_x", "bwd_w"
 
 // Numbers of either type, row-major.
 using AnyMatrix = std::variant<MatrixView<const float>, MatrixView<const Bf16>>;

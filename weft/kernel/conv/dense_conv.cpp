@@ -15,9 +15,8 @@
 namespace weft {
 namespace {
 
-using onednn::ConvCall;
-using onednn::ConvKind;
 using onednn::ConvPiece;
+using onednn::ConvTensors;
 
 constexpr double kLeastFlops = 1 << 22;  // of a piece: below, threads cost more than they bring
 
@@ -89,7 +88,7 @@ void add_or_set(float value, bool add, float* row, int64_t count) {
   for (int64_t i = 0; i < count; ++i) row[i] = add ? row[i] + value : value;
 }
 
-void run_matrix_products(const ConvShape& s, const ConvCall& call) {
+void run_matrix_products(const ConvShape& s, const ConvTensors& call) {
   const int64_t pixels = s.height * s.width;
   const auto x = [&](int64_t image) {
     return MatrixView<const float>(call.x + image * s.ins * pixels, s.ins, pixels);
@@ -100,8 +99,8 @@ void run_matrix_products(const ConvShape& s, const ConvCall& call) {
   const MatrixView<const float> w(call.w, s.outs, s.ins);
   const float beta = call.accumulate ? 1 : 0;
   // The products are those of a linear layer, under other names.
-  switch (call.kind) {
-    case ConvKind::kForward:
+  switch (call.product) {
+    case Product::kForward:
       return parallel_for(s.images, [&](int64_t image) {
         const MatrixView<float> y(call.result + image * s.outs * pixels, s.outs, pixels);
         if (call.bias == nullptr) return dense_backward_data(w, x(image), beta, y);
@@ -110,12 +109,12 @@ void run_matrix_products(const ConvShape& s, const ConvCall& call) {
         }
         dense_backward_data(w, x(image), 1, y);
       });
-    case ConvKind::kBackwardData:
+    case Product::kBackwardData:
       return parallel_for(s.images, [&](int64_t image) {
         dense_backward_weight(w, g(image), beta,
                               {call.result + image * s.ins * pixels, s.ins, pixels});
       });
-    case ConvKind::kBackwardWeight: {
+    case Product::kBackwardWeight: {
       constexpr int64_t kOuts = 128;
       return parallel_for(ceil_div(s.outs, kOuts), [&](int64_t block) {
         const int64_t first = block * kOuts, outs = std::min(kOuts, s.outs - first);
@@ -129,10 +128,10 @@ void run_matrix_products(const ConvShape& s, const ConvCall& call) {
   }
 }
 
-void run(const ConvShape& shape, const ConvCall& call) {
+void run(const ConvShape& shape, const ConvTensors& call) {
   if (is_matrix_product(shape)) {
     run_matrix_products(shape, call);
-  } else if (call.kind == ConvKind::kBackwardWeight) {
+  } else if (call.product == Product::kBackwardWeight) {
     onednn::run_conv(call, cut_channels(shape), shape.groups == 1);
   } else {
     onednn::run_conv(call, cut_images(shape), true);
@@ -155,14 +154,14 @@ void dense_conv_forward(const ConvShape& shape, const float* x, const float* w, 
                         float beta, float* y) {
   check("dense_conv_forward", shape, {x, w, y}, beta);
   if (shape.images == 0) return;
-  run(shape, {ConvKind::kForward, x, w, nullptr, bias, y, beta != 0});
+  run(shape, {Product::kForward, x, w, nullptr, bias, y, beta != 0});
 }
 
 void dense_conv_backward_data(const ConvShape& shape, const float* g, const float* w, float beta,
                               float* dx) {
   check("dense_conv_backward_data", shape, {g, w, dx}, beta);
   if (shape.images == 0) return;
-  run(shape, {ConvKind::kBackwardData, nullptr, w, g, nullptr, dx, beta != 0});
+  run(shape, {Product::kBackwardData, nullptr, w, g, nullptr, dx, beta != 0});
 }
 
 void dense_conv_backward_weight(const ConvShape& shape, const float* g, const float* x, float beta,
@@ -173,7 +172,7 @@ void dense_conv_backward_weight(const ConvShape& shape, const float* g, const fl
     if (beta == 0) std::fill_n(dw, shape.w_size(), 0.0f);
     return;
   }
-  run(shape, {ConvKind::kBackwardWeight, x, nullptr, g, nullptr, dw, beta != 0});
+  run(shape, {Product::kBackwardWeight, x, nullptr, g, nullptr, dw, beta != 0});
 }
 
 }  // namespace weft
