@@ -33,14 +33,14 @@ namespace weft::bench {
 struct GemmOptions {
   std::vector<LayerShape> shapes;
   std::vector<Pattern> patterns;
-  std::vector<ProductKind> kinds = {kProductKinds.begin(), kProductKinds.end()};
+  std::vector<ProductForm> forms = {kProductForms.begin(), kProductForms.end()};
   std::vector<int> threads;
   int rounds = 5;
   Precision precision = Precision::kFp32;
 };
 
 struct GemmRecord {
-  ProductKind kind;
+  ProductForm form;
   Pattern pattern;
   LayerShape shape;
   int threads;

@@ -23,26 +23,26 @@ struct Gemm {
   int64_t m, n, k;
 };
 
-Gemm as_gemm(DenseOp op, MatrixView<const float> a, MatrixView<float> out) {
-  return {op == DenseOp::kBackwardWeight, op == DenseOp::kForward, out.rows, out.cols,
-          op == DenseOp::kBackwardWeight ? a.rows : a.cols};
+Gemm as_gemm(Product product, MatrixView<const float> a, MatrixView<float> out) {
+  return {product == Product::kBackwardWeight, product == Product::kForward, out.rows, out.cols,
+          product == Product::kBackwardWeight ? a.rows : a.cols};
 }
 
-void run_onednn(DenseOp op, MatrixView<const float> a, MatrixView<const float> b,
+void run_onednn(Product product, MatrixView<const float> a, MatrixView<const float> b,
                 MatrixView<float> out) {
-  const Gemm gemm = as_gemm(op, a, out);
+  const Gemm gemm = as_gemm(product, a, out);
   onednn::check(
       dnnl_sgemm(gemm.transpose_a ? 'T' : 'N', gemm.transpose_b ? 'T' : 'N', gemm.m, gemm.n, gemm.k,
                  1, a.data, a.row_stride, b.data, b.row_stride, 0, out.data, out.row_stride),
       "sgemm");
 }
 
-void run_weft(DenseOp op, MatrixView<const float> a, MatrixView<const float> b,
+void run_weft(Product product, MatrixView<const float> a, MatrixView<const float> b,
               MatrixView<float> out) {
-  switch (op) {
-    case DenseOp::kForward: return dense_forward(a, b, nullptr, 0, out);
-    case DenseOp::kBackwardData: return dense_backward_data(a, b, 0, out);
-    case DenseOp::kBackwardWeight: return dense_backward_weight(a, b, 0, out);
+  switch (product) {
+    case Product::kForward: return dense_forward(a, b, nullptr, 0, out);
+    case Product::kBackwardData: return dense_backward_data(a, b, 0, out);
+    case Product::kBackwardWeight: return dense_backward_weight(a, b, 0, out);
   }
 }
 
@@ -103,11 +103,11 @@ DensePeer load_openblas() {
 
   std::string version = get_config();  // "OpenBLAS 0.3.21 NO_LAPACKE ..."
   version = version.substr(0, version.find(' ', version.find(' ') + 1));
-  return {version + " " + running, [=](DenseOp op, MatrixView<const float> a,
+  return {version + " " + running, [=](Product product, MatrixView<const float> a,
                                        MatrixView<const float> b, MatrixView<float> out) {
             constexpr int kRowMajor = 101, kPlain = 111, kTransposed = 112;
             const auto i = [](int64_t size) { return static_cast<int>(size); };
-            const Gemm gemm = as_gemm(op, a, out);
+            const Gemm gemm = as_gemm(product, a, out);
             set_num_threads(threads());
             sgemm(kRowMajor, gemm.transpose_a ? kTransposed : kPlain,
                   gemm.transpose_b ? kTransposed : kPlain, i(gemm.m), i(gemm.n), i(gemm.k), 1,
@@ -153,11 +153,11 @@ const DensePeers& dense_peers() {
   return found;
 }
 
-std::function<void()> prepare_matmul(Precision type, DenseOp op, MatrixView<const float> a,
+std::function<void()> prepare_matmul(Precision type, Product product, MatrixView<const float> a,
                                      MatrixView<const float> b, MatrixView<float> out) {
   onednn::prepare();
   try {
-    const Gemm gemm = as_gemm(op, a, out);
+    const Gemm gemm = as_gemm(product, a, out);
     const auto element =
         type == Precision::kBf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
     const auto any = dnnl::memory::format_tag::any;

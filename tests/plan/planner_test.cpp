@@ -53,12 +53,6 @@ double wanted(Product product, const MatrixView<const float>& activations,
   return sum;
 }
 
-ProductKind kind_of(Product product) {
-  return product == Product::kForward        ? ProductKind::kForward
-         : product == Product::kBackwardData ? ProductKind::kBackwardData
-                                             : ProductKind::kBackwardWeight;
-}
-
 // A tile unit for as long as it lives: the emulated one runs everywhere.
 struct EmulatedTiles {
   EmulatedTiles() { force_tile_unit("emulated"); }
@@ -100,7 +94,7 @@ TEST(Kernels, EveryRowComputesWhatItSays) {
     for (const Product product : kernel.products) {
       // Numbers that bf16 has exactly, so that both types multiply the same.
       const bool on_tiles = kernel.compute == Precision::kBf16;
-      SyntheticProduct data(kind_of(product), kShape, pattern,
+      SyntheticProduct data(product, kShape, pattern,
                             {Precision::kBf16, on_tiles ? Precision::kBf16 : Precision::kFp32});
       const PackedMatrix stream =
           pack_stream(data.operand(),
@@ -167,7 +161,7 @@ TEST(Kernels, EveryRowComputesWhatItSays) {
 }
 
 TEST(Kernels, RefuseWhatNobodyComputes) {
-  SyntheticProduct data(ProductKind::kForward, kShape, Pattern(2, 4));
+  SyntheticProduct data(Product::kForward, kShape, Pattern(2, 4));
   const PackedMatrix stream =
       pack_stream(data.operand(), data.mask(), Pattern(2, 4), Precision::kFp32);
   LinearCall call;
@@ -231,7 +225,7 @@ TEST(Timings, MeasuresOnceAndKeepsIt) {
   const ScratchFolder folder;
   const fs::path path = (folder / "deeper") / "timings.json";
   Timings first(path);
-  const ProductTimes times = first.measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  const ProductTimes times = first.measure(Product::kForward, kShape, Pattern(2, 4));
   EXPECT_GT(times.dense, 0);
   EXPECT_GT(times.sparse, 0);
   EXPECT_GT(times.pack, 0);
@@ -239,7 +233,7 @@ TEST(Timings, MeasuresOnceAndKeepsIt) {
   EXPECT_TRUE(contains(kept, "fwd/2:4/40x24x36")) << kept;
 
   Timings second(path);
-  const ProductTimes again = second.measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  const ProductTimes again = second.measure(Product::kForward, kShape, Pattern(2, 4));
   EXPECT_EQ(times.dense, again.dense);  // not measured anew: it would differ in the last digits
   EXPECT_EQ(times.sparse, again.sparse);
   EXPECT_EQ(times.pack, again.pack);
@@ -248,11 +242,11 @@ TEST(Timings, MeasuresOnceAndKeepsIt) {
 TEST(Timings, ForgetsOtherVersionsAndWhatIsBroken) {
   const ScratchFolder folder;
   const fs::path path = folder / "timings.json";
-  Timings(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  Timings(path).measure(Product::kForward, kShape, Pattern(2, 4));
   std::string good = read(path);  // with times that nobody would measure
   good = good.substr(0, good.find('[')) + "[1e9, 1e9, 1e9, 0]" + good.substr(good.find(']') + 1);
   write(path, good);
-  ASSERT_EQ(Timings(path).measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 1e9);
+  ASSERT_EQ(Timings(path).measure(Product::kForward, kShape, Pattern(2, 4)).dense, 1e9);
   const size_t version = good.find("\"weft\": \"") + 9;
   const size_t cpu = good.find("\"cpu\": \"") + 8;
   const size_t kernels = good.find("\"kernels\": ") + 11;
@@ -267,7 +261,7 @@ TEST(Timings, ForgetsOtherVersionsAndWhatIsBroken) {
                                 good.substr(0, good.size() / 2)};
   for (const std::string& text : broken) {
     write(path, text);
-    const ProductTimes times = Timings(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+    const ProductTimes times = Timings(path).measure(Product::kForward, kShape, Pattern(2, 4));
     EXPECT_LT(times.dense, 1e6);
     EXPECT_EQ(read(path).substr(0, 2), "{\n") << "the cache was not written again";
   }
@@ -276,14 +270,14 @@ TEST(Timings, ForgetsOtherVersionsAndWhatIsBroken) {
 TEST(Timings, TakesOnlyTimesFromItsFile) {
   const ScratchFolder folder;
   const fs::path path = folder / "timings.json";
-  Timings(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  Timings(path).measure(Product::kForward, kShape, Pattern(2, 4));
   std::string text = read(path);
   const size_t open = text.find('[');
   const size_t close = text.find(']');
   for (const char* times : {"[1, 2, 3]", "[1, 2, -3, 0]", "[1, 2, \"x\", 0]", "[0, 2, 1, 0]",
                             "[1, 0, 2, 0]", "[1, 2, 3, 4, 5]", "7"}) {
     write(path, text.substr(0, open) + times + text.substr(close + 1));
-    const ProductTimes found = Timings(path).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+    const ProductTimes found = Timings(path).measure(Product::kForward, kShape, Pattern(2, 4));
     EXPECT_NE(found.sparse, 2.0) << times;
     EXPECT_GT(found.pack, 0.0) << times;
   }
@@ -291,11 +285,11 @@ TEST(Timings, TakesOnlyTimesFromItsFile) {
 
 TEST(Timings, WorksWithoutAPlaceToKeepIt) {
   Timings nowhere{fs::path()};
-  EXPECT_GT(nowhere.measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 0);
+  EXPECT_GT(nowhere.measure(Product::kForward, kShape, Pattern(2, 4)).dense, 0);
   const ScratchFolder folder;
   write(folder / "file", "");
   Timings unwritable((folder / "file") / "timings.json");
-  EXPECT_GT(unwritable.measure(ProductKind::kForward, kShape, Pattern(2, 4)).dense, 0);
+  EXPECT_GT(unwritable.measure(Product::kForward, kShape, Pattern(2, 4)).dense, 0);
 }
 
 // A file of timings in which every time is made up: dense a nanosecond per flop, sparse as given,
@@ -303,17 +297,17 @@ TEST(Timings, WorksWithoutAPlaceToKeepIt) {
 void write_model(const fs::path& path, double sparse_per_dense) {
   const ScratchFolder folder;
   const fs::path real = folder / "timings.json";
-  Timings(real).measure(ProductKind::kForward, kShape, Pattern(2, 4));
+  Timings(real).measure(Product::kForward, kShape, Pattern(2, 4));
   const std::string text = read(real);  // its one entry shows what a key looks like
   const size_t key = text.find("/fwd/2:4/40x24x36");
   const size_t quote = text.rfind('"', key);
   const std::string on = text.substr(quote + 1, key - quote - 1);
   std::string entries;
-  for (const ProductKind kind : kProductKinds) {
+  for (const ProductForm& form : kProductForms) {
     for (const LayerShape& shape : model_shapes()) {
       const double dense = shape.flops() * 1e-6;
       entries += fmt::format("{}\"{}/{}/2:4/{}\": [{}, {}, {}, 0]", entries.empty() ? "" : ", ", on,
-                             kind_name(kind), shape.str(), dense, dense * sparse_per_dense, 1e-9);
+                             form.name(), shape.str(), dense, dense * sparse_per_dense, 1e-9);
     }
   }
   write(path, text.substr(0, quote) + entries + text.substr(text.find(']') + 1));
@@ -391,7 +385,7 @@ TEST(Planner, PlansAMaskedGradientForItself) {
   request.masked_gradient = true;
   request.products_per_pack = 0;
   const ProductPlan masked = planner.plan(request)[Product::kBackwardWeight];
-  EXPECT_EQ(masked.kind, ProductKind::kBackwardWeightMasked);
+  EXPECT_EQ(masked.form.name(), "bwd_w_masked");
   EXPECT_TRUE(masked.measured) << masked.reason();
   EXPECT_FALSE(contains(masked.reason(), "packing")) << "the mask of the weights serves them all";
   EXPECT_TRUE(contains(read(path), "bwd_w_masked/1:4/8x24x36"));
@@ -409,7 +403,7 @@ TEST(Planner, ObeysAndExplains) {
   const LayerPlan nothing = sparse.plan({.shape = kShape, .pattern = Pattern(4, 4)});
   EXPECT_EQ(nothing[Product::kForward].choice, Choice::kDense);
   EXPECT_EQ(nothing[Product::kForward].reason(), "nothing is pruned");
-  EXPECT_EQ(sparse.plan(request)[Product::kBackwardData].kind, ProductKind::kBackwardDataRagged);
+  EXPECT_EQ(sparse.plan(request)[Product::kBackwardData].form.name(), "bwd_x_ragged");
   EXPECT_TRUE(contains(message_of([] { parse_plan_mode("fast"); }), "auto, dense and sparse"));
   EXPECT_TRUE(contains(message_of([&] {
                          sparse.plan({.shape = {0, 1, 1}, .pattern = Pattern(2, 4)});
@@ -499,19 +493,19 @@ TEST(Planner, RepeatsTheArithmeticOfASavedPlan) {
 // Packing a stream takes long: only weights that never change are worth it, and few tokens.
 TEST(Planner, LetsStreamsCompeteForFewTokens) {
   PlanRequest request{.shape = {1, 256, 512}, .pattern = Pattern(2, 4), .products_per_pack = 0};
-  const auto streams = [&](ProductKind kind) {
-    const std::vector<Arithmetic> all = contestants(request, kind);
+  const auto streams = [&](const ProductForm& form) {
+    const std::vector<Arithmetic> all = contestants(request, form);
     return std::count_if(all.begin(), all.end(), [](const Arithmetic& a) { return a.stream; });
   };
-  EXPECT_EQ(streams(ProductKind::kForward), 1);
-  EXPECT_EQ(streams(ProductKind::kBackwardData), 0);
+  EXPECT_EQ(streams(Product::kForward), 1);
+  EXPECT_EQ(streams(Product::kBackwardData), 0);
   request.precision = Precision::kBf16;
-  EXPECT_EQ(streams(ProductKind::kForward), 1);
+  EXPECT_EQ(streams(Product::kForward), 1);
   request.shape.tokens = 17;
-  EXPECT_EQ(streams(ProductKind::kForward), 0);
+  EXPECT_EQ(streams(Product::kForward), 0);
   request.shape.tokens = 1;
   request.products_per_pack = 1;
-  EXPECT_EQ(streams(ProductKind::kForward), 0);
+  EXPECT_EQ(streams(Product::kForward), 0);
 
   Planner saved = Planner::from_saved(
       R"({"version": 1, "plans": {"1x256x512/2:4/0": ["sparse stream", "dense", "sparse stream"]}})");
@@ -553,8 +547,8 @@ TEST(Planner, TakesTheFasterOfDensePanelsAndStream) {
 // The planner may take either for the other: they give the same bits.
 TEST(Synthetic, StreamsComputeWhatPanelsDo) {
   for (const Precision storage : {Precision::kFp32, Precision::kBf16}) {
-    SyntheticProduct panels(ProductKind::kForward, {5, 100, 70}, Pattern(2, 4), {storage});
-    SyntheticProduct stream(ProductKind::kForward, {5, 100, 70}, Pattern(2, 4),
+    SyntheticProduct panels(Product::kForward, {5, 100, 70}, Pattern(2, 4), {storage});
+    SyntheticProduct stream(Product::kForward, {5, 100, 70}, Pattern(2, 4),
                             {.storage = storage, .stream = true});
     EXPECT_EQ(stream.packed().layout(), PackLayout::kStream);
     for (SyntheticProduct* one : {&panels, &stream}) {
@@ -571,18 +565,18 @@ TEST(Synthetic, StreamsComputeWhatPanelsDo) {
 
 // Both paths against each other: sparse on the mask, dense on weights that are zero outside of it.
 TEST(Synthetic, ConvolutionsComputeTheSameOnBothPaths) {
-  for (const ProductKind kind : kPackedKinds) {
+  for (const ProductForm& form : kPackedForms) {
     for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4, 2)}) {
-      SyntheticConv product(kind, kConv, pattern);
+      SyntheticConv product(form, kConv, pattern);
       product.run_sparse();
       const std::vector<float> sparse = product.result();
       product.run_dense();
       ASSERT_EQ(sparse.size(), product.result().size());
-      EXPECT_NE(sparse, product.result()) << kind_name(kind) << ": nothing is pruned";
+      EXPECT_NE(sparse, product.result()) << form.name() << ": nothing is pruned";
       product.prune_operand();
       product.run_dense();
       for (size_t i = 0; i < sparse.size(); ++i) {
-        ASSERT_NEAR(sparse[i], product.result()[i], 1e-5) << kind_name(kind) << " at " << i;
+        ASSERT_NEAR(sparse[i], product.result()[i], 1e-5) << form.name() << " at " << i;
       }
     }
   }
@@ -599,7 +593,7 @@ TEST(Planner, MeasuresConvolutionsAndKeepsTheTimes) {
     EXPECT_EQ(one.choice == Choice::kSparse, ratio > sparse_margin(one.times.dense, true))
         << one.reason();
   }
-  EXPECT_EQ(plan[Product::kBackwardData].kind, ProductKind::kBackwardDataRagged);
+  EXPECT_EQ(plan[Product::kBackwardData].form.name(), "bwd_x_ragged");
   EXPECT_TRUE(contains(read(path), "fwd/2:4/2x8x6x5:12x3x3,stride=2x1,pad=1,groups=2"));
   const LayerPlan again = Planner(PlanMode::kAuto, path).plan(request);
   for (const Product product : kProducts) {

@@ -111,7 +111,7 @@ std::optional<LayerPlan> ConvLayer::plan_for(const Pattern& pattern) {
   if (recipe().gradient->masked) {  // computed dense, and masked
     ProductPlan& gradient = plan.products[static_cast<size_t>(Product::kBackwardWeight)];
     gradient = ProductPlan();
-    gradient.kind = ProductKind::kBackwardWeight;
+    gradient.form = Product::kBackwardWeight;
     gradient.cause = PlanCause::kMaskedGradient;
   }
   return plan;

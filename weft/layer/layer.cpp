@@ -442,7 +442,7 @@ std::optional<LayerPlan> Layer::sparse_plan() {
   if (!plan || recipe().samples_gradient() || recipe().gradient->masked) return plan;
   ProductPlan& gradient = plan->products[static_cast<size_t>(Product::kBackwardWeight)];
   gradient = ProductPlan();
-  gradient.kind = ProductKind::kBackwardWeight;
+  gradient.form = Product::kBackwardWeight;
   gradient.cause = PlanCause::kExactGradient;
   return plan;
 }

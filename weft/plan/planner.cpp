@@ -15,31 +15,19 @@ namespace {
 // Below this ratio either way the model is not trusted and the shape itself is measured.
 constexpr double kClear = 1.3;
 
-ProductKind kind_of(Product product, bool transposable) {
-  switch (product) {
-    case Product::kForward: return ProductKind::kForward;
-    case Product::kBackwardWeight: return ProductKind::kBackwardWeight;
-    case Product::kBackwardData:
-      return transposable ? ProductKind::kBackwardData : ProductKind::kBackwardDataRagged;
-  }
-  return ProductKind::kForward;
+ProductForm form_of(const PlanRequest& request, Product product) {
+  return ProductForm::of(product, request.transposable, request.masked_gradient);
 }
-
-ProductKind kind_of(const PlanRequest& request, Product product) {
-  return request.masked_gradient && product == Product::kBackwardWeight
-             ? ProductKind::kBackwardWeightMasked
-             : kind_of(product, request.transposable);
-}
-ProductKind kind_of(const ConvRequest& request, Product product) {
-  return kind_of(product, request.transposable);
+ProductForm form_of(const ConvRequest& request, Product product) {
+  return ProductForm::of(product, request.transposable, /*masked_gradient=*/false);
 }
 
 bool masked_gradient(const PlanRequest& request) { return request.masked_gradient; }
 bool masked_gradient(const ConvRequest&) { return false; }
 
 // Packing that one product has to pay for. A sparse gradient is another one every time.
-double packs_per_product(int products_per_pack, ProductKind kind) {
-  if (kind == ProductKind::kBackwardWeight) return 1.0;
+double packs_per_product(int products_per_pack, const ProductForm& form) {
+  if (form.packs_gradient()) return 1.0;
   return products_per_pack == 0 ? 0.0 : 1.0 / products_per_pack;
 }
 
@@ -95,7 +83,9 @@ std::string note_on(const Arithmetic& arithmetic) {
 Precision precision_of(const PlanRequest& request) { return request.precision; }
 Precision precision_of(const ConvRequest&) { return Precision::kFp32; }
 
-std::vector<Arithmetic> contestants(const ConvRequest&, ProductKind) { return {Arithmetic()}; }
+std::vector<Arithmetic> contestants(const ConvRequest&, const ProductForm&) {
+  return {Arithmetic()};
+}
 
 bool has_stream(const std::vector<Arithmetic>& all) {
   return std::any_of(all.begin(), all.end(), [](const Arithmetic& one) { return one.stream; });
@@ -132,8 +122,8 @@ void restore_choice(const Json& value, ProductPlan& plan) {
 
 }  // namespace
 
-std::vector<Arithmetic> contestants(const PlanRequest& request, ProductKind kind) {
-  const bool streams = kind == ProductKind::kForward && request.products_per_pack == 0 &&
+std::vector<Arithmetic> contestants(const PlanRequest& request, const ProductForm& form) {
+  const bool streams = form.product == Product::kForward && request.products_per_pack == 0 &&
                        request.shape.tokens <= kFewTokens;
   return arithmetics(request.precision, streams);
 }
@@ -178,11 +168,11 @@ Planner::Planner(PlanMode mode, std::filesystem::path cache)
     : mode_(mode), timings_(std::move(cache)) {}
 
 Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& plan) {
-  const std::vector<Arithmetic> all = contestants(request, plan.kind);
+  const std::vector<Arithmetic> all = contestants(request, plan.form);
   if (Timings::covers(request.shape)) {
     Race predicted(packs);
     for (const Arithmetic& one : all) {
-      predicted.add(one, timings_.predict(plan.kind, request.shape, request.pattern, one));
+      predicted.add(one, timings_.predict(plan.form, request.shape, request.pattern, one));
     }
     plan.predicted = plan.times = predicted.best();
     const bool small = predicted.contest().dense_ms < kSmallProductMs;
@@ -190,7 +180,7 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
   }
   Race measured(packs);
   for (const Arithmetic& one : all) {
-    measured.add(one, timings_.measure(plan.kind, request.shape, request.pattern, one));
+    measured.add(one, timings_.measure(plan.form, request.shape, request.pattern, one));
   }
   plan.times = measured.best();
   plan.measured = true;
@@ -199,7 +189,7 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
 
 Contest Planner::time(const ConvRequest& request, double packs, ProductPlan& plan) {
   Race measured(packs);
-  measured.add({}, timings_.measure(plan.kind, request.conv, request.pattern));
+  measured.add({}, timings_.measure(plan.form, request.conv, request.pattern));
   plan.times = measured.best();
   plan.measured = true;
   return measured.contest();
@@ -208,7 +198,7 @@ Contest Planner::time(const ConvRequest& request, double packs, ProductPlan& pla
 template <typename Request>
 ProductPlan Planner::decide(const Request& request, Product product) {
   ProductPlan plan;
-  plan.kind = kind_of(request, product);
+  plan.form = form_of(request, product);
   const bool nothing_pruned = request.pattern.keep() == request.pattern.group();
   const bool given = nothing_pruned || mode_ != PlanMode::kAuto;
   if (given) {
@@ -217,7 +207,7 @@ ProductPlan Planner::decide(const Request& request, Product product) {
     plan.arithmetic = forced_arithmetic(request, plan);
     plan.cause = nothing_pruned ? PlanCause::kNothingPruned : PlanCause::kAskedFor;
   } else {
-    const double packs = packs_per_product(request.products_per_pack, plan.kind);
+    const double packs = packs_per_product(request.products_per_pack, plan.form);
     const Contest contest = time(request, packs, plan);
     const bool sparse = contest.ratio() > sparse_margin(contest.dense_ms, packs > 0);
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
@@ -236,9 +226,9 @@ ProductPlan Planner::decide(const Request& request, Product product) {
 template <typename Request>
 Arithmetic Planner::forced_arithmetic(const Request& request, const ProductPlan& plan) {
   const bool sparse = plan.choice == Choice::kSparse;
-  const std::vector<Arithmetic> all = contestants(request, plan.kind);
+  const std::vector<Arithmetic> all = contestants(request, plan.form);
   const bool tiles = all.back().compute == Precision::kBf16 &&
-                     (!sparse || has_tile_product(plan.kind, request.pattern));
+                     (!sparse || has_tile_product(plan.form, request.pattern));
   const bool stream = sparse && has_stream(all);
   if (!tiles && !stream) return all.front();
   const TileUnit unit = tile_unit();
@@ -246,7 +236,7 @@ Arithmetic Planner::forced_arithmetic(const Request& request, const ProductPlan&
     return all.back();
   }
   ProductPlan timed = plan;
-  const double packs = packs_per_product(request.products_per_pack, plan.kind);
+  const double packs = packs_per_product(request.products_per_pack, plan.form);
   const Contest contest = time(request, packs, timed);
   return sparse ? contest.sparse : contest.dense;
 }
@@ -265,11 +255,11 @@ LayerPlan Planner::plan_products(const Request& request, const std::string& shap
     LayerPlan plan = known->second;
     for (const Product product : kProducts) {  // not saved
       ProductPlan& one = plan.products[static_cast<size_t>(product)];
-      one.kind = kind_of(request, product);
+      one.form = form_of(request, product);
       // A plan of another machine: the numbers stay bf16, what multiplies them is what is here.
       one.arithmetic.storage = precision_of(request);
       if (tile_unit() == TileUnit::kNone) one.arithmetic.compute = Precision::kFp32;
-      if (!has_stream(contestants(request, one.kind))) one.arithmetic.stream = false;
+      if (!has_stream(contestants(request, one.form))) one.arithmetic.stream = false;
       one.note = note_on(one.arithmetic);
     }
     return plan;

@@ -6,8 +6,8 @@
 //   LayerPlan plan = planner.plan({.shape = {2048, 768, 3072}, .pattern = Pattern(2, 4)});
 //   plan[Product::kForward].choice    Choice::kSparse, with the times and the reason
 //
-// It decides from a measured model: for the instruction set, the number of threads, the kind of
-// product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
+// It decides from a measured model: for the instruction set, the number of threads, the form of
+// the product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
 // timings.h), and times of other shapes are interpolated. Where the model sees less than a
 // clear difference, or does not cover the shape, the shape itself is measured; so is every small
 // product, which takes no time, and every convolution. Sparse is chosen only if it wins with its
@@ -61,7 +61,7 @@ struct ConvRequest {
 };
 
 // All that competes for a product of the request; its dense paths may be the same.
-std::vector<Arithmetic> contestants(const PlanRequest& request, ProductKind kind);
+std::vector<Arithmetic> contestants(const PlanRequest& request, const ProductForm& form);
 
 // Why a product runs as it does.
 enum class PlanCause : uint8_t {
@@ -77,7 +77,7 @@ enum class PlanCause : uint8_t {
 struct ProductPlan {
   Choice choice = Choice::kDense;
   Arithmetic arithmetic;  // of the chosen path
-  ProductKind kind = ProductKind::kForward;
+  ProductForm form = Product::kForward;
   // Dense and sparse each in the arithmetic that is faster for it.
   std::optional<ProductTimes> predicted;  // by the model, where it covers the shape
   ProductTimes times;     // that decided; zero if nothing was timed: the plan was forced, or saved

@@ -17,7 +17,7 @@ namespace weft::test {
 namespace {
 
 struct Conv {
-  ProductKind product = ProductKind::kForward;
+  ProductForm form = Product::kForward;
   ConvShape shape;
   Pattern pattern{2, 4};
   PackTile tile{16, 32};
@@ -33,9 +33,9 @@ struct Conv {
     return fmt::format(
         "{} {} {}, {} x {} x {} x {} to {} channels, kernel {} x {}, stride {} x {}, padding {} x "
         "{}, dilation {} x {}, {} groups, tile {} x {}, {}{}{}{}, seed {} stream {}",
-        kind_name(product), pattern.str(), precision_name(value_type), s.images, s.ins, s.height,
-        s.width, s.outs, s.kernel_h, s.kernel_w, s.stride_h, s.stride_w, s.pad_h, s.pad_w,
-        s.dilation_h, s.dilation_w, s.groups, tile.depth, tile.width,
+        form.name(), pattern.str(), precision_name(value_type), s.images, s.ins, s.height, s.width,
+        s.outs, s.kernel_h, s.kernel_w, s.stride_h, s.stride_w, s.pad_h, s.pad_w, s.dilation_h,
+        s.dilation_w, s.groups, tile.depth, tile.width,
         data == Data::kIntegers ? "integers" : "floats", fill == Fill::kFull ? "" : ", not full",
         bias ? ", bias" : "", beta == 0 ? "" : ", beta 1", test_seed(), stream);
   }
@@ -164,21 +164,18 @@ class ConvProblem {
 
   void repack(PackTile tile) {
     PanelOptions options = {conv_.pattern, tile, conv_.value_type};
-    switch (conv_.product) {
-      case ProductKind::kForward:
+    switch (conv_.form.product) {
+      case Product::kForward:
         packed_ = pack_conv(sparse_.data(), mask_, conv_.shape, options);
         break;
-      case ProductKind::kBackwardDataRagged:
-        options.ragged = true;
-        options.pattern = Pattern(conv_.pattern.keep(), conv_.pattern.group());
-        [[fallthrough]];
-      case ProductKind::kBackwardData:
+      case Product::kBackwardData:
+        options.ragged = conv_.form.ragged;
+        if (options.ragged) options.pattern = Pattern(conv_.pattern.keep(), conv_.pattern.group());
         packed_ = pack_conv_transposed(sparse_.data(), mask_, conv_.shape, options);
         break;
-      case ProductKind::kBackwardWeight:
+      case Product::kBackwardWeight:
         packed_ = pack_conv_gradient(sparse_.data(), mask_, conv_.shape, options);
         break;
-      case ProductKind::kBackwardWeightMasked: break;  // not of convolutions
     }
   }
 
@@ -189,17 +186,15 @@ class ConvProblem {
   }
 
   void run(TestMatrix& y) const {
-    switch (conv_.product) {
-      case ProductKind::kForward:
+    switch (conv_.form.product) {
+      case Product::kForward:
         return sparse_conv_forward(conv_.shape, dense_.data(), packed_,
                                    conv_.bias ? bias_.data() : nullptr, conv_.beta, y.data());
-      case ProductKind::kBackwardData:
-      case ProductKind::kBackwardDataRagged:
+      case Product::kBackwardData:
         return sparse_conv_backward_data(conv_.shape, dense_.data(), packed_, conv_.beta, y.data());
-      case ProductKind::kBackwardWeight:
+      case Product::kBackwardWeight:
         return sparse_conv_backward_weight(conv_.shape, packed_, dense_.data(), conv_.beta,
                                            y.data());
-      case ProductKind::kBackwardWeightMasked: break;
     }
   }
   std::vector<uint32_t> result() const {
@@ -236,15 +231,12 @@ class ConvProblem {
   std::string input_damage() const { return dense_.damage() + bias_.damage() + sparse_.damage(); }
 
  private:
-  bool weight_product() const { return conv_.product == ProductKind::kBackwardWeight; }
-  bool backward_data() const {
-    return conv_.product == ProductKind::kBackwardData ||
-           conv_.product == ProductKind::kBackwardDataRagged;
-  }
+  bool weight_product() const { return conv_.form.product == Product::kBackwardWeight; }
+  bool backward_data() const { return conv_.form.product == Product::kBackwardData; }
 
   Mask draw_the_mask() {
     if (weight_product()) return draw_gradient_mask(conv_, dice_);
-    return draw_filter_mask(conv_, conv_.product == ProductKind::kBackwardData, dice_);
+    return draw_filter_mask(conv_, backward_data() && !conv_.form.ragged, dice_);
   }
 
   // Of element i of the sparse operand: weights [outs, group_ins, kh, kw] or g [images, outs, h,
@@ -288,10 +280,10 @@ void expect_right(const ConvProblem& problem) {
 
 // ---- right
 
-class ConvProducts : public ::testing::TestWithParam<ProductKind> {};
+class ConvProducts : public ::testing::TestWithParam<ProductForm> {};
 
-INSTANTIATE_TEST_SUITE_P(All, ConvProducts, ::testing::ValuesIn(kPackedKinds),
-                         [](const auto& info) { return std::string(kind_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, ConvProducts, ::testing::ValuesIn(kPackedForms),
+                         [](const auto& info) { return info.param.name(); });
 
 bool possible(const ConvShape& s) {
   return s.height + 2 * s.pad_h > s.dilation_h * (s.kernel_h - 1) &&
@@ -310,7 +302,7 @@ TEST_P(ConvProducts, AreRight) {
         for (const int64_t stride_w : {1, 2, 3}) {
           Dice dice(++stream);
           Conv conv;
-          conv.product = GetParam();
+          conv.form = GetParam();
           conv.stream = stream;
           ConvShape& s = conv.shape;
           do {
@@ -329,7 +321,7 @@ TEST_P(ConvProducts, AreRight) {
           conv.value_type = dice.below(4) > 0 ? Precision::kFp32 : Precision::kBf16;
           conv.data = dice.coin() ? Data::kIntegers : Data::kFloats;
           conv.fill = dice.coin() ? Fill::kFull : Fill::kPartly;
-          conv.bias = conv.product == ProductKind::kForward && dice.coin();
+          conv.bias = conv.form.product == Product::kForward && dice.coin();
           conv.beta = dice.coin() ? 1.0f : 0.0f;
           expect_right(ConvProblem(conv));
           if (HasFatalFailure()) return;
@@ -365,12 +357,12 @@ TEST_P(ConvProducts, AreRightForEveryParameterAlone) {
     for (const Pattern& pattern : {Pattern(2, 4), Pattern(2, 4, 2)}) {
       for (const Data data : {Data::kIntegers, Data::kFloats}) {
         Conv conv;
-        conv.product = GetParam();
+        conv.form = GetParam();
         conv.shape = shape;
         conv.pattern = pattern;
         conv.data = data;
         conv.beta = stream % 2 == 0 ? 1.0f : 0.0f;
-        conv.bias = conv.product == ProductKind::kForward && stream % 3 == 0;
+        conv.bias = conv.form.product == Product::kForward && stream % 3 == 0;
         conv.stream = ++stream;
         expect_right(ConvProblem(conv));
         if (HasFatalFailure()) return;
@@ -383,7 +375,7 @@ TEST_P(ConvProducts, AreRightForEveryParameterAlone) {
 // parts.
 TEST_P(ConvProducts, AreRightForLargeImages) {
   Conv conv;
-  conv.product = GetParam();
+  conv.form = GetParam();
   conv.shape = conv_shape(2, 3, 51, 49, 5, 2, 3);
   conv.shape.pad_w = 1;
   conv.tile = {96, 64};
@@ -396,11 +388,11 @@ TEST_P(ConvProducts, AreRightWithoutImages) {
   for (const float beta : {0.0f, 1.0f}) {
     for (const int64_t groups : {1, 2}) {
       Conv conv;
-      conv.product = GetParam();
+      conv.form = GetParam();
       conv.shape = conv_shape(0, 8, 5, 6, 4, 3, 3);
       conv.shape.groups = groups;
       conv.beta = beta;
-      conv.bias = conv.product == ProductKind::kForward;
+      conv.bias = conv.form.product == Product::kForward;
       conv.stream = 3000;
       expect_right(ConvProblem(conv));
     }
@@ -416,14 +408,14 @@ TEST_P(ConvProducts, DoNotDependOnThreadsOrTiles) {
     for (const int64_t groups : {1, 2}) {
       for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4), Pattern(2, 4, 2)}) {
         Conv conv;
-        conv.product = GetParam();
+        conv.form = GetParam();
         conv.shape = conv_shape(images, 16, 10, 11, 20, 3, 3);
         conv.shape.groups = groups;
         conv.shape.pad_h = conv.shape.pad_w = 1;
         conv.pattern = pattern;
         conv.data = Data::kFloats;
         conv.beta = 1;
-        conv.bias = conv.product == ProductKind::kForward;
+        conv.bias = conv.form.product == Product::kForward;
         conv.stream = ++stream;
         ConvProblem problem(conv);
         for_each_isa([&](const std::string& isa) {
@@ -456,7 +448,7 @@ TEST_P(ConvProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
   for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4), Pattern(2, 4, 2)}) {
     for (const int64_t stride : {1, 2}) {
       Conv conv;
-      conv.product = GetParam();
+      conv.form = GetParam();
       conv.shape = conv_shape(2, 16, 5, 6, 12, 3, 3);
       conv.shape.groups = 2;
       conv.shape.pad_h = conv.shape.pad_w = 1;
@@ -653,7 +645,7 @@ TEST(WrongConvCalls, RefuseGroupsThatKeepTooMany) {
 TEST(ConvPacks, ShareInputsOnlyWhereWholeBlocksFitATap) {
   for (const int64_t ins : {12, 16}) {
     Conv conv;
-    conv.product = ProductKind::kBackwardData;
+    conv.form = Product::kBackwardData;
     conv.shape = conv_shape(1, ins, 4, 4, 16, 3, 3);
     conv.pattern = Pattern(2, 4, 2);
     const ConvProblem problem(conv);
