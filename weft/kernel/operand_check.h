@@ -16,6 +16,11 @@ void check_operand(const char* product, const char* name, MatrixView<T> m, int64
              name, rows, cols);
 }
 
+template <typename T>
+void check_data(const char* name, const T* data, int64_t size) {
+  WEFT_CHECK(data != nullptr || size == 0, "{} is null", name);
+}
+
 inline void check_beta(const char* product, float beta) {
   WEFT_CHECK(beta == 0 || beta == 1, "{}: beta is {}, accepted is 0 or 1", product, beta);
 }

@@ -22,6 +22,7 @@
 
 #include "weft/core/bf16.h"
 #include "weft/core/matrix_view.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/pack/packed_matrix.h"
 
 namespace weft {
@@ -41,13 +42,5 @@ void sparse_backward_weight(const PackedMatrix& g_transposed, MatrixView<const f
                             MatrixView<float> dw);
 void sparse_backward_weight(const PackedMatrix& g_transposed, MatrixView<const Bf16> x, float beta,
                             MatrixView<float> dw);
-
-// Which panels to pack for, on the instruction set in use: rows of which about `density` is kept,
-// `share` rows with one pattern, whole groups.
-PackTile tile_for(double density, int share, int group);
-inline PackTile tile_for(const Pattern& pattern) {
-  return tile_for(static_cast<double>(pattern.keep()) / pattern.group(), pattern.share(),
-                  pattern.group());
-}
 
 }  // namespace weft

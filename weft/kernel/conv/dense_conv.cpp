@@ -9,8 +9,10 @@
 #include "weft/core/error.h"
 #include "weft/core/matrix_view.h"
 #include "weft/core/parallel.h"
+#include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/conv/onednn_conv.h"
 #include "weft/kernel/dense/dense.h"
+#include "weft/kernel/operand_check.h"
 
 namespace weft {
 namespace {
@@ -173,6 +175,40 @@ void dense_conv_backward_weight(const ConvShape& shape, const float* g, const fl
     return;
   }
   run(shape, {Product::kBackwardWeight, x, nullptr, g, nullptr, dw, beta != 0});
+}
+
+void dense_conv_forward(const ConvShape& shape, const Bf16* x, const Bf16* w, const float* bias,
+                        float beta, Bf16* y) {
+  shape.check();
+  check_data("x", x, shape.x_size());
+  check_data("w", w, shape.w_size());
+  check_data("y", y, shape.y_size());
+  const float* wide_x = expanded(CopyOf::kFirst, x, shape.x_size());
+  const float* wide_w = expanded(CopyOf::kSecond, w, shape.w_size());
+  rounded_result(y, shape.y_size(), beta,
+                 [&](float* sums) { dense_conv_forward(shape, wide_x, wide_w, bias, beta, sums); });
+}
+
+void dense_conv_backward_data(const ConvShape& shape, const Bf16* g, const Bf16* w, float beta,
+                              Bf16* dx) {
+  shape.check();
+  check_data("g", g, shape.y_size());
+  check_data("w", w, shape.w_size());
+  check_data("dx", dx, shape.x_size());
+  const float* wide_g = expanded(CopyOf::kFirst, g, shape.y_size());
+  const float* wide_w = expanded(CopyOf::kSecond, w, shape.w_size());
+  rounded_result(dx, shape.x_size(), beta,
+                 [&](float* sums) { dense_conv_backward_data(shape, wide_g, wide_w, beta, sums); });
+}
+
+void dense_conv_backward_weight(const ConvShape& shape, const Bf16* g, const Bf16* x, float beta,
+                                float* dw) {
+  shape.check();
+  check_data("g", g, shape.y_size());
+  check_data("x", x, shape.x_size());
+  const float* wide_g = expanded(CopyOf::kFirst, g, shape.y_size());
+  const float* wide_x = expanded(CopyOf::kSecond, x, shape.x_size());
+  dense_conv_backward_weight(shape, wide_g, wide_x, beta, dw);
 }
 
 }  // namespace weft
