@@ -1,4 +1,4 @@
-// The table of kernels, what the planner decides, and what it keeps between runs.
+// What the planner decides, and what it keeps between runs.
 #include "weft/plan/planner.h"
 
 #include <gtest/gtest.h>
@@ -32,151 +32,11 @@ std::string read(const fs::path& path) {
 
 void write(const fs::path& path, const std::string& text) { std::ofstream(path) << text; }
 
-// What a product should be, in double, element by element.
-double wanted(Product product, const MatrixView<const float>& activations,
-              const MatrixView<const float>& operand, const Mask* mask, int64_t row, int64_t col) {
-  const auto kept = [&](int64_t r, int64_t c) {
-    return mask && !mask->at(r, c) ? 0.0 : static_cast<double>(operand.at(r, c));
-  };
-  double sum = 0;
-  switch (product) {
-    case Product::kForward:
-      for (int64_t i = 0; i < operand.cols; ++i) sum += activations.at(row, i) * kept(col, i);
-      return sum;
-    case Product::kBackwardData:
-      for (int64_t o = 0; o < operand.rows; ++o) sum += activations.at(row, o) * kept(o, col);
-      return sum;
-    case Product::kBackwardWeight:
-      for (int64_t t = 0; t < operand.rows; ++t) sum += kept(t, row) * activations.at(t, col);
-      return sum;
-  }
-  return sum;
-}
-
 // A tile unit for as long as it lives: the emulated one runs everywhere.
 struct EmulatedTiles {
   EmulatedTiles() { force_tile_unit("emulated"); }
   ~EmulatedTiles() { restore_tile_unit(); }
 };
-
-// Numbers of a call in fp32.
-std::vector<float> values_of(const AnyResult& result) {
-  std::vector<float> values;
-  std::visit(
-      [&](const auto& view) {
-        for (int64_t r = 0; r < view.rows; ++r) {
-          for (int64_t c = 0; c < view.cols; ++c) {
-            if constexpr (std::is_same_v<decltype(view.at(r, c)), Bf16&>) {
-              values.push_back(to_float(view.at(r, c)));
-            } else {
-              values.push_back(view.at(r, c));
-            }
-          }
-        }
-      },
-      result);
-  return values;
-}
-
-std::vector<Bf16> rounded(MatrixView<const float> from) {
-  std::vector<Bf16> to;
-  for (int64_t r = 0; r < from.rows; ++r) {
-    for (int64_t c = 0; c < from.cols; ++c) to.push_back(to_bf16(from.at(r, c)));
-  }
-  return to;
-}
-
-// Whatever a row takes, of any operand in either type, it computes.
-TEST(Kernels, EveryRowComputesWhatItSays) {
-  const EmulatedTiles tiles;
-  const Pattern pattern(2, 4, 16);
-  for (const Kernel& kernel : kernels()) {
-    for (const Product product : kernel.products) {
-      // Numbers that bf16 has exactly, so that both types multiply the same.
-      const bool on_tiles = kernel.compute == Precision::kBf16;
-      SyntheticProduct data(product, kShape, pattern,
-                            {Precision::kBf16, on_tiles ? Precision::kBf16 : Precision::kFp32});
-      const PackedMatrix stream =
-          pack_stream(data.operand(),
-                      product == Product::kForward ? data.mask()
-                                                   : Mask(data.operand().rows, data.operand().cols),
-                      pattern, Precision::kFp32);
-      const Mask of_result = random_mask(kShape.outs, kShape.ins, pattern, 5);
-      const KeptEntries kept(of_result, pattern);
-      DenseTiles dense_tiles;
-      dense_tiles.pack(data.operand(), product == Product::kForward);
-      const std::vector<Bf16> activations = rounded(data.activations());
-      const std::vector<Bf16> operand = rounded(data.operand());
-      std::vector<Bf16> result16(static_cast<size_t>(data.result().rows * data.result().cols));
-      const auto like = [](const std::vector<Bf16>& values, MatrixView<const float> shape) {
-        return MatrixView<const Bf16>(values.data(), shape.rows, shape.cols);
-      };
-      int taken = 0;
-      for (const bool bf16 : {false, true}) {
-        LinearCall call;
-        call.product = product;
-        call.activations = data.activations();
-        call.dense = data.operand();
-        call.result = data.result();
-        if (bf16) {
-          call.activations = like(activations, data.activations());
-          call.dense = like(operand, data.operand());
-          if (product != Product::kBackwardWeight) {
-            call.result = MatrixView<Bf16>(result16.data(), data.result().rows, data.result().cols);
-          }
-        }
-        struct Operand {
-          const PackedMatrix* packed;
-          const KeptEntries* kept;
-          const DenseTiles* tiles;
-        };
-        for (const Operand& one :
-             {Operand{nullptr, nullptr, nullptr}, Operand{&data.packed(), nullptr, nullptr},
-              Operand{&stream, nullptr, nullptr}, Operand{nullptr, &kept, nullptr},
-              Operand{nullptr, nullptr, &dense_tiles}}) {
-          call.packed = one.packed;
-          call.kept = one.kept;
-          call.tiles = one.tiles;
-          if (!kernel.takes(call)) continue;
-          ++taken;
-          EXPECT_EQ(&kernel_for(call, kernel.compute), &kernel);
-          multiply(call, kernel.compute);
-          const Mask* mask = one.packed ? &data.mask() : nullptr;
-          const std::vector<float> found = values_of(call.result);
-          const MatrixView<float> shape = data.result();
-          for (int64_t i = 0; i < shape.rows * shape.cols; ++i) {
-            const int64_t r = i / shape.cols, c = i % shape.cols;
-            const bool computed = !one.kept || of_result.at(r, c);
-            const double want =
-                computed ? wanted(product, data.activations(), data.operand(), mask, r, c) : 0.0;
-            const double half_ulp = bf16 && product != Product::kBackwardWeight ? 0x1p-8 : 0.0;
-            ASSERT_NEAR(found[static_cast<size_t>(i)], want, 1e-5 + half_ulp * std::abs(want))
-                << kernel.name << " " << product_name(product) << " at " << r << ", " << c;
-          }
-        }
-      }
-      EXPECT_EQ(taken, on_tiles ? 1 : 2) << kernel.name << " " << product_name(product);
-    }
-  }
-}
-
-TEST(Kernels, RefuseWhatNobodyComputes) {
-  SyntheticProduct data(Product::kForward, kShape, Pattern(2, 4));
-  const PackedMatrix stream =
-      pack_stream(data.operand(), data.mask(), Pattern(2, 4), Precision::kFp32);
-  LinearCall call;
-  call.product = Product::kBackwardData;
-  call.packed = &stream;
-  EXPECT_TRUE(contains(message_of([&] { multiply(call); }), "no kernel computes bwd_x"));
-  const KeptEntries kept(data.mask(), Pattern(2, 4));
-  call.packed = nullptr;
-  call.kept = &kept;
-  EXPECT_TRUE(contains(message_of([&] { multiply(call); }), "some entries only"));
-  call.kept = nullptr;
-  const float bias = 0;
-  call.bias = &bias;
-  EXPECT_TRUE(contains(message_of([&] { multiply(call); }), "bias"));
-}
 
 TEST(LayerShape, ParsesWhatItPrints) {
   EXPECT_EQ(LayerShape::parse("2048x768x3072").str(), "2048x768x3072");
