@@ -3,8 +3,8 @@
 #include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/conv/dense_conv.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/kernels.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/layer/activations.h"
 #include "weft/layer/stopwatch.h"
 
@@ -75,6 +75,19 @@ void require_sizes(const std::array<int64_t, 4>& sizes, const ConvShape& shape, 
              sizes[0], sizes[1], sizes[2], sizes[3], want[0], want[1], want[2], want[3]);
 }
 
+// A product from a dense operand; a packed one may be added.
+template <typename T, typename Result>
+ConvCall call_of(Product product, const ConvShape& shape, const T* activations, const T* dense,
+                 Result* result) {
+  ConvCall call;
+  call.product = product;
+  call.shape = shape;
+  call.activations = activations;
+  call.dense = dense;
+  call.result = result;
+  return call;
+}
+
 }  // namespace
 
 ConvShape ConvLayer::shape_for(const std::array<int64_t, 4>& x_sizes) const {
@@ -88,7 +101,7 @@ ConvShape ConvLayer::shape_for(const std::array<int64_t, 4>& x_sizes) const {
   return shape;
 }
 
-// Groups begin with every image (kernel/conv/sparse_conv.h), so the last of an image may be short.
+// Groups begin with every image (kernel/conv/pack_conv.h), so the last of an image may be short.
 int64_t ConvLayer::first_group_of(const Pass& pass, const ConvShape& shape) const {
   const int64_t positions = shape.positions(), group = settings().pattern.group();
   WEFT_CHECK(pass.first_token >= 0 && pass.first_token % positions == 0,
@@ -135,12 +148,11 @@ void ConvLayer::forward(const LayerWeights& weights, ImageView<const T> x, const
     packed_forward_ = true;
   }
   const T* dense = sparse ? nullptr : dense_copy<T>(dense_forward_, w, values);
+  ConvCall call = call_of(Product::kForward, shape, input.data(), dense, output.data());
+  if (sparse) call.packed = &forward_pack_;
+  call.bias = bias;
   const Stopwatch watch(times_.of(Product::kForward));
-  if (sparse) {
-    sparse_conv_forward(shape, input.data(), forward_pack_, bias, 0.0f, output.data());
-  } else {
-    dense_conv_forward(shape, input.data(), dense, bias, 0.0f, output.data());
-  }
+  multiply(call);
   output.finish();
 }
 
@@ -162,13 +174,11 @@ void ConvLayer::backward_data(const LayerWeights& weights, ImageView<const T> g,
     packed_backward_ = true;
   }
   const T* dense = sparse ? nullptr : dense_copy<T>(dense_backward_, w, values);
+  ConvCall call = call_of(Product::kBackwardData, shape, gradient.data(), dense, output.data());
+  if (sparse) call.packed = &backward_pack_;
   {
     const Stopwatch watch(times_.of(Product::kBackwardData));
-    if (sparse) {
-      sparse_conv_backward_data(shape, gradient.data(), backward_pack_, 0.0f, output.data());
-    } else {
-      dense_conv_backward_data(shape, gradient.data(), dense, 0.0f, output.data());
-    }
+    multiply(call);
   }
   if (wants_cosine()) compare_with_exact<T>(weights, shape, gradient.data(), output.data());
   output.finish();
@@ -182,7 +192,7 @@ void ConvLayer::compare_with_exact(const LayerWeights& weights, const ConvShape&
   effective_values(weights.values, values.data());
   const auto operand = round_like(dx, std::move(values));
   AlignedBuffer<T> exact(static_cast<size_t>(shape.x_size()));
-  dense_conv_backward_data(shape, g, static_cast<const T*>(operand.data()), 0.0f, exact.data());
+  multiply(call_of<T>(Product::kBackwardData, shape, g, operand.data(), exact.data()));
   set_cosine(cosine(dx, static_cast<const T*>(exact.data()), shape.x_size()));
 }
 
@@ -199,7 +209,7 @@ void ConvLayer::backward_weight(const LayerWeights& weights, ImageView<const T> 
   if (sample) return sampled_weight(shape, gradient.data(), input.data(), *sample, dw);
   note(Product::kBackwardWeight, {});
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
-  dense_conv_backward_weight(shape, gradient.data(), input.data(), 0.0f, dw);
+  multiply(call_of(Product::kBackwardWeight, shape, input.data(), gradient.data(), dw));
   if (recipe().gradient->masked && state().sparse()) masked_copy(dw, state().forward, dw);
 }
 
@@ -218,7 +228,9 @@ void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
       round_like(g, gradient_pack_);
     }
     const Stopwatch watch(times_.of(Product::kBackwardWeight));
-    return sparse_conv_backward_weight(shape, gradient_pack_, x, 0.0f, dw);
+    ConvCall call = call_of(Product::kBackwardWeight, shape, x, g, dw);
+    call.packed = &gradient_pack_;
+    return multiply(call);
   }
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
   const float* wide = as_floats(g, shape.y_size());
@@ -226,7 +238,7 @@ void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
   sample_conv_scales(wide, shape, options, scales.data());
   const auto sample =
       round_like(g, sampled(wide, scales.data(), shape.y_size(), sampling.rounding));
-  dense_conv_backward_weight(shape, sample.data(), x, 0.0f, dw);
+  multiply(call_of<T>(Product::kBackwardWeight, shape, x, sample.data(), dw));
 }
 
 #define WEFT_CONV_LAYER_OF(T)                                                                    \

@@ -4,7 +4,7 @@
 
 #include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/pack/tiles.h"
 
 namespace weft {
