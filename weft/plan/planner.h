@@ -51,7 +51,7 @@ struct PlanRequest {
   Precision precision = Precision::kFp32;
 };
 
-// A convolution: masks and packs as in sparse_conv.h. In bf16 it is expanded to fp32, dense or
+// A convolution: masks and packs as in pack_conv.h. In bf16 it is expanded to fp32, dense or
 // sparse alike; what that takes is left out, and the fp32 products decide.
 struct ConvRequest {
   ConvShape conv;

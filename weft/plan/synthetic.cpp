@@ -6,8 +6,7 @@
 #include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/conv/dense_conv.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/pack/tiles.h"
 
 namespace weft {
@@ -288,26 +287,22 @@ void SyntheticConv::prune_operand() {
   }
 }
 
-void SyntheticConv::run_dense() {
-  const float *a = activations_.data(), *b = operand_.data();
-  switch (form_.product) {
-    case Product::kForward: return dense_conv_forward(shape_, a, b, nullptr, 0, result_.data());
-    case Product::kBackwardData: return dense_conv_backward_data(shape_, a, b, 0, result_.data());
-    case Product::kBackwardWeight:
-      return dense_conv_backward_weight(shape_, b, a, 0, result_.data());
-  }
+ConvCall SyntheticConv::call() {
+  ConvCall call;
+  call.product = form_.product;
+  call.shape = shape_;
+  call.activations = activations_.data();
+  call.dense = operand_.data();
+  call.result = result_.data();
+  return call;
 }
 
+void SyntheticConv::run_dense() { multiply(call()); }
+
 void SyntheticConv::run_sparse() {
-  const float* a = activations_.data();
-  switch (form_.product) {
-    case Product::kForward:
-      return sparse_conv_forward(shape_, a, packed_, nullptr, 0, result_.data());
-    case Product::kBackwardData:
-      return sparse_conv_backward_data(shape_, a, packed_, 0, result_.data());
-    case Product::kBackwardWeight:
-      return sparse_conv_backward_weight(shape_, packed_, a, 0, result_.data());
-  }
+  ConvCall sparse = call();
+  sparse.packed = &packed_;
+  multiply(sparse);
 }
 
 }  // namespace weft

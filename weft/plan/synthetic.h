@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "weft/core/mask.h"
-#include "weft/kernel/conv/sparse_conv.h"
+#include "weft/kernel/conv/pack_conv.h"
 #include "weft/pack/pack.h"
 #include "weft/plan/timings.h"
 
@@ -70,6 +70,8 @@ class SyntheticConv {
   const std::vector<float>& result() const { return result_; }
 
  private:
+  ConvCall call();  // with the dense operand
+
   ProductForm form_;
   ConvShape shape_;
   PanelOptions options_;
