@@ -14,8 +14,7 @@
 #include "weft/core/parallel.h"
 #include "weft/core/transpose.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/sparse.h"
-#include "weft/kernel/stream/small_batch.h"
+#include "weft/kernel/stream/stream.h"
 #include "weft/kernel/tile/tile_product.h"
 #include "weft/kernel/tile/tile_unit.h"
 #include "weft/mask/solver.h"
@@ -113,7 +112,11 @@ class Contender {
 
   void run() {
     if (!narrow_stream_) return product_.run_sparse();
-    sparse_forward(product_.activations(), *narrow_stream_, nullptr, 0, product_.result());
+    LinearCall call;
+    call.activations = product_.activations();
+    call.packed = &*narrow_stream_;
+    call.result = product_.result();
+    multiply(call);
   }
   double time() {
     return stream_ ? cold_ms([&] { run(); }) : time_ms([&] { run(); });

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "bench/spread.h"
-#include "weft/kernel/stream/small_batch.h"
+#include "weft/kernel/stream/stream.h"
 #include "weft/plan/planner.h"
 
 namespace weft::bench {

@@ -9,9 +9,9 @@
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
 #include "weft/core/parallel.h"
-#include "weft/kernel/dense/dense.h"
 #include "weft/kernel/dense/onednn.h"
 #include "weft/kernel/dense/onednn_describe.h"
+#include "weft/kernel/kernels.h"
 
 namespace weft::bench {
 namespace {
@@ -39,11 +39,13 @@ void run_onednn(Product product, MatrixView<const float> a, MatrixView<const flo
 
 void run_weft(Product product, MatrixView<const float> a, MatrixView<const float> b,
               MatrixView<float> out) {
-  switch (product) {
-    case Product::kForward: return dense_forward(a, b, nullptr, 0, out);
-    case Product::kBackwardData: return dense_backward_data(a, b, 0, out);
-    case Product::kBackwardWeight: return dense_backward_weight(a, b, 0, out);
-  }
+  const bool weight = product == Product::kBackwardWeight;
+  LinearCall call;
+  call.product = product;
+  call.activations = weight ? b : a;
+  call.dense = weight ? a : b;
+  call.result = out;
+  multiply(call);
 }
 
 // OpenBLAS's name for the best it has on this CPU within weft's instruction set.

@@ -13,7 +13,6 @@
 #include <optional>
 
 #include "tests/products.h"
-#include "weft/kernel/sparse.h"
 #include "weft/plan/timings.h"
 
 namespace weft::test {

@@ -11,7 +11,6 @@
 #include "weft/estimate/kept_sample.h"
 #include "weft/estimate/mvue.h"
 #include "weft/kernel/conv/sparse_conv.h"
-#include "weft/kernel/sparse.h"
 
 namespace weft::test {
 namespace {

@@ -8,7 +8,9 @@
 #include "weft/kernel/conv/sparse_conv.h"
 #include "weft/kernel/dense/dense.h"
 #include "weft/kernel/masked/masked_weight.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel.h"
+#include "weft/kernel/stream/stream.h"
+#include "weft/kernel/tile/tile.h"
 
 namespace weft {
 namespace {
@@ -73,21 +75,43 @@ bool takes_dense_tiles(const LinearCall& call) {
   return !call.kept && !call.packed && (call.tiles == nullptr) == weight && has_only<Bf16>(call);
 }
 
-void run_sparse(const LinearCall& c) {
+void run_panels(const LinearCall& c) {
   with_type(c, [&]<typename T>(T) {
     const auto activations = std::get<MatrixView<const T>>(c.activations);
     switch (c.product) {
       case Product::kForward:
-        return sparse_forward(activations, *c.packed, c.bias, c.beta,
-                              std::get<MatrixView<T>>(c.result));
+        return panel_forward(activations, *c.packed, c.bias, c.beta,
+                             std::get<MatrixView<T>>(c.result));
       case Product::kBackwardData:
-        return sparse_backward_data(activations, *c.packed, c.beta,
-                                    std::get<MatrixView<T>>(c.result));
+        return panel_backward_data(activations, *c.packed, c.beta,
+                                   std::get<MatrixView<T>>(c.result));
       case Product::kBackwardWeight:
-        return sparse_backward_weight(*c.packed, activations, c.beta,
-                                      std::get<MatrixView<float>>(c.result));
+        return panel_backward_weight(*c.packed, activations, c.beta,
+                                     std::get<MatrixView<float>>(c.result));
     }
   });
+}
+
+void run_stream(const LinearCall& c) {
+  with_type(c, [&]<typename T>(T) {
+    stream_forward(std::get<MatrixView<const T>>(c.activations), *c.packed, c.bias, c.beta,
+                   std::get<MatrixView<T>>(c.result));
+  });
+}
+
+void run_tiles(const LinearCall& c) {
+  const auto activations = std::get<MatrixView<const Bf16>>(c.activations);
+  switch (c.product) {
+    case Product::kForward:
+      return tile_forward(activations, *c.packed, c.bias, c.beta,
+                          std::get<MatrixView<Bf16>>(c.result));
+    case Product::kBackwardData:
+      return tile_backward_data(activations, *c.packed, c.beta,
+                                std::get<MatrixView<Bf16>>(c.result));
+    case Product::kBackwardWeight:
+      return tile_backward_weight(*c.packed, activations, c.beta,
+                                  std::get<MatrixView<float>>(c.result));
+  }
 }
 
 void run_masked(const LinearCall& c) {
@@ -118,14 +142,14 @@ void run_dense_tiles(const LinearCall& c) {
   const auto activations = std::get<MatrixView<const Bf16>>(c.activations);
   switch (c.product) {
     case Product::kForward:
-      return dense_forward(activations, *c.tiles, c.bias, c.beta,
-                           std::get<MatrixView<Bf16>>(c.result));
+      return dense_tile_forward(activations, *c.tiles, c.bias, c.beta,
+                                std::get<MatrixView<Bf16>>(c.result));
     case Product::kBackwardData:
-      return dense_backward_data(activations, *c.tiles, c.beta,
-                                 std::get<MatrixView<Bf16>>(c.result));
+      return dense_tile_backward_data(activations, *c.tiles, c.beta,
+                                      std::get<MatrixView<Bf16>>(c.result));
     case Product::kBackwardWeight:
-      return dense_backward_weight_on_tiles(std::get<MatrixView<const Bf16>>(c.dense), activations,
-                                            c.beta, std::get<MatrixView<float>>(c.result));
+      return dense_tile_backward_weight(std::get<MatrixView<const Bf16>>(c.dense), activations,
+                                        c.beta, std::get<MatrixView<float>>(c.result));
   }
 }
 
@@ -191,9 +215,9 @@ void with_call(const ProductCall& call) {
 
 constexpr std::array kKernels = {
     Kernel{"panel", "linear", Precision::kFp32, "panel pack", kProducts,
-           "sparse products of many tokens", if_taken<takes_panels>, with_call<run_sparse>},
+           "sparse products of many tokens", if_taken<takes_panels>, with_call<run_panels>},
     Kernel{"stream", "linear", Precision::kFp32, "stream pack", kForwardOnly,
-           "inference with 1 to 16 tokens", if_taken<takes_stream>, with_call<run_sparse>},
+           "inference with 1 to 16 tokens", if_taken<takes_stream>, with_call<run_stream>},
     Kernel{"masked", "linear", Precision::kFp32, "dense matrix", kBackwardWeightOnly,
            "gradients of weights, where a mask keeps them", if_taken<takes_kept>,
            with_call<run_masked>},
@@ -202,7 +226,7 @@ constexpr std::array kKernels = {
            with_call<run_dense>},
     Kernel{"tile", "linear", Precision::kBf16, "tile pack", kProducts,
            "patterns shared by 16 or 32 rows, on a tile unit", if_taken<takes_tiles>,
-           with_call<run_sparse>},
+           with_call<run_tiles>},
     Kernel{"dense tile", "linear", Precision::kBf16, "dense tiles", kProducts,
            "a tile unit, where dense is faster", if_taken<takes_dense_tiles>,
            with_call<run_dense_tiles>},

@@ -5,7 +5,7 @@
 #include "weft/core/error.h"
 #include "weft/core/json.h"
 #include "weft/core/text.h"
-#include "weft/kernel/stream/small_batch.h"
+#include "weft/kernel/stream/stream.h"
 #include "weft/kernel/tile/tile_unit.h"
 #include "weft/pack/tiles.h"
 

@@ -10,7 +10,6 @@
 #include "tests/products.h"
 #include "weft/kernel/conv/im2col.h"
 #include "weft/kernel/conv/sparse_conv.h"
-#include "weft/kernel/sparse.h"
 #include "weft/plan/timings.h"
 
 namespace weft::test {

@@ -13,7 +13,6 @@
 #include "tests/support.h"
 #include "weft/core/isa.h"
 #include "weft/kernel/dense/dense_small_batch.h"
-#include "weft/kernel/sparse.h"
 #include "weft/mask/solver.h"
 #include "weft/plan/synthetic.h"
 

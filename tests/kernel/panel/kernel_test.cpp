@@ -5,8 +5,7 @@
 
 #include "tests/linear_problem.h"
 #include "weft/core/transpose.h"
-#include "weft/kernel/panel/product.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel_product.h"
 
 namespace weft::test {
 namespace {
@@ -538,7 +537,7 @@ TEST(Loops, CopyADeepOperandInParts) {
       const LinearProblem problem(forward({1, 16}, tile, 7, depth, 175));
       const CountingSource source;
       const CountingSink sink(175, 7);
-      multiply(problem.packed(), 7, source, sink);
+      multiply_panels(problem.packed(), 7, source, sink);
       EXPECT_GE(source.ranges.size(), 2u) << "nothing here is deep any more: raise the depths";
       int64_t next = 0;
       for (const Range& range : source.ranges) {
@@ -567,7 +566,7 @@ TEST(Loops, GiveEveryElementOnce) {
             }
           };
           const CountingSink sink(rows, cols);
-          multiply(problem.packed(), cols, Ones(), sink);
+          multiply_panels(problem.packed(), cols, Ones(), sink);
           ASSERT_EQ(sink.times, std::vector<int>(sink.times.size(), 1))
               << pattern.str() << " " << rows << " x " << cols << ", " << count << " threads";
         }

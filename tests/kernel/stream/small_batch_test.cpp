@@ -6,7 +6,6 @@
 
 #include "tests/linear_problem.h"
 #include "weft/kernel/dense/dense_small_batch.h"
-#include "weft/kernel/sparse.h"
 #include "weft/pack/pack.h"
 
 namespace weft::test {
@@ -215,9 +214,9 @@ TEST(SmallBatch, TakesWrongCallsForWhatTheyAre) {
             }),
             "x is null");
   EXPECT_EQ(message_of([&] { sparse_backward_data(view(3, 8), w, 0, view(3, 5)); }),
-            "this product takes a matrix in panel layout");
+            "no kernel computes bwd_x in fp32 from fp32 activations and a stream pack");
   EXPECT_EQ(message_of([&] { sparse_backward_weight(w, view(8, 3), 0, view(5, 3)); }),
-            "this product takes a matrix in panel layout");
+            "no kernel computes bwd_w in fp32 from fp32 activations and a stream pack");
 }
 
 // ---- dense weights

@@ -10,8 +10,7 @@
 #include "tests/products.h"
 #include "tests/support.h"
 #include "weft/core/parallel.h"
-#include "weft/kernel/dense/dense.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/tile/tile.h"
 #include "weft/kernel/tile/tile_ops.h"
 #include "weft/kernel/tile/tile_product.h"
 #include "weft/mask/row_order.h"
@@ -498,9 +497,9 @@ TEST(DenseOnTiles, ThreeProductsAreRightAndCheckTheirOperands) {
   TestMatrix dw(outs, ins, 2);
   dw.fill(5.0f);
   std::fill_n(dx.values.get(), tokens * ins, to_bf16(1.0f));
-  dense_forward(x.view(), forward, bias.data(), 0, y.view());
-  dense_backward_data(g.view(), backward, 1, dx.view());
-  dense_backward_weight_on_tiles(g.view(), x.view(), 1, dw.view());
+  dense_tile_forward(x.view(), forward, bias.data(), 0, y.view());
+  dense_tile_backward_data(g.view(), backward, 1, dx.view());
+  dense_tile_backward_weight(g.view(), x.view(), 1, dw.view());
   const auto rounded = [](double value) { return to_float(to_bf16(static_cast<float>(value))); };
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t o = 0; o < outs; ++o) {
@@ -522,11 +521,10 @@ TEST(DenseOnTiles, ThreeProductsAreRightAndCheckTheirOperands) {
     }
   }
   EXPECT_EQ(dw.damage(), "");
-  EXPECT_THROW(dense_forward(x.view(), forward, nullptr, 0.5f, y.view()), Error);
-  EXPECT_THROW(dense_forward(g.view(), forward, nullptr, 0, y.view()), Error);
-  EXPECT_THROW(dense_backward_data(x.view(), backward, 0, dx.view()), Error);
-  EXPECT_THROW(dense_backward_weight_on_tiles(g.view(), {nullptr, tokens, ins}, 0, dw.view()),
-               Error);
+  EXPECT_THROW(dense_tile_forward(x.view(), forward, nullptr, 0.5f, y.view()), Error);
+  EXPECT_THROW(dense_tile_forward(g.view(), forward, nullptr, 0, y.view()), Error);
+  EXPECT_THROW(dense_tile_backward_data(x.view(), backward, 0, dx.view()), Error);
+  EXPECT_THROW(dense_tile_backward_weight(g.view(), {nullptr, tokens, ins}, 0, dw.view()), Error);
   restore_tile_unit();
 }
 

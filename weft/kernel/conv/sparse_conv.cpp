@@ -8,7 +8,7 @@
 #include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/conv/im2col.h"
 #include "weft/kernel/operand_check.h"
-#include "weft/kernel/panel/product.h"
+#include "weft/kernel/panel/panel_product.h"
 
 namespace weft {
 namespace {
@@ -125,8 +125,8 @@ void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedCon
   check_data("x", x, shape.x_size());
   check_data("y", y, shape.y_size());
   for (int64_t g = 0; g < shape.groups; ++g) {
-    multiply(w[static_cast<size_t>(g)], shape.images * shape.positions(), Im2colSource(shape, x, g),
-             PlanesSink(shape, g, bias, beta, y));
+    multiply_panels(w[static_cast<size_t>(g)], shape.images * shape.positions(),
+                    Im2colSource(shape, x, g), PlanesSink(shape, g, bias, beta, y));
   }
 }
 
@@ -145,8 +145,8 @@ void sparse_conv_backward_data(const ConvShape& shape, const float* g,
     scratch.reserve(static_cast<size_t>(rows * positions));
     float* columns = scratch.data();
     const float* planes = g + (image * shape.outs + group * shape.group_outs()) * positions;
-    multiply(w_transposed[static_cast<size_t>(group)], positions, PlanesSource(planes, positions),
-             ColumnsSink(columns, positions));
+    multiply_panels(w_transposed[static_cast<size_t>(group)], positions,
+                    PlanesSource(planes, positions), ColumnsSink(columns, positions));
     parallel_for(shape.group_ins(), [&](int64_t channel) {
       float* to = dx + (image * shape.ins + group * shape.group_ins() + channel) * plane;
       if (beta == 0.0f) std::fill_n(to, plane, 0.0f);
@@ -162,8 +162,8 @@ void sparse_conv_backward_weight(const ConvShape& shape, const PackedConv& g, co
   check_data("x", x, shape.x_size());
   check_data("dw", dw, shape.w_size());
   for (int64_t group = 0; group < shape.groups; ++group) {
-    multiply(g[static_cast<size_t>(group)], shape.taps() * shape.group_ins(),
-             Im2rowSource(shape, x, group), FiltersSink(shape, group, beta, dw));
+    multiply_panels(g[static_cast<size_t>(group)], shape.taps() * shape.group_ins(),
+                    Im2rowSource(shape, x, group), FiltersSink(shape, group, beta, dw));
   }
 }
 
