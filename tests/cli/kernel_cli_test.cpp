@@ -27,9 +27,10 @@ TEST_F(KernelCommands, KernelsAreListed) {
     const auto name = kernel["name"].get<std::string>();
     names.insert(name);
     EXPECT_EQ(kernel["compute"], contains(name, "tile") ? "bf16" : "fp32");
+    EXPECT_EQ(kernel["layer"], contains(name, "conv") ? "conv" : "linear");
   }
-  EXPECT_EQ(names,
-            (std::set<std::string>{"panel", "stream", "masked", "dense", "tile", "dense tile"}));
+  EXPECT_EQ(names, (std::set<std::string>{"panel", "stream", "masked", "dense", "tile",
+                                          "dense tile", "conv panel", "conv dense"}));
   const std::string text = run({"kernels"}).out;
   EXPECT_TRUE(contains(text, "instruction set")) << text;
   EXPECT_TRUE(contains(text, "tile unit: ")) << text;

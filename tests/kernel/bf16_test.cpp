@@ -240,10 +240,6 @@ TEST(Bf16Transpose, ExpandsAndRounds) {
 
 // ---- sparse products
 
-constexpr ProductKind kSparseKinds[] = {ProductKind::kForward, ProductKind::kBackwardData,
-                                        ProductKind::kBackwardDataRagged,
-                                        ProductKind::kBackwardWeight};
-
 // A problem with operands in bf16, and the product of their bits.
 class Bf16Problem {
  public:
@@ -254,7 +250,7 @@ class Bf16Problem {
   }
 
   LinearProblem& problem() { return problem_; }
-  bool of_weights() const { return problem_.linear().product == ProductKind::kBackwardWeight; }
+  bool of_weights() const { return problem_.linear().form.product == Product::kBackwardWeight; }
 
   ExpectedMatrix expected() const {
     ExpectedMatrix want = problem_.expected();
@@ -270,7 +266,7 @@ class Bf16Problem {
     const Bf16Matrix x(problem_.dense());
     Bf16Matrix y(problem_.output());
     const float beta = problem_.linear().beta;
-    if (problem_.linear().product == ProductKind::kForward) {
+    if (problem_.linear().form.product == Product::kForward) {
       sparse_forward(x.view(), problem_.packed(), has_bias() ? bias_.data() : nullptr, beta,
                      y.view());
     } else {
@@ -295,22 +291,22 @@ class Bf16Problem {
 
  private:
   static Linear as_bf16(Linear linear) {
-    linear.value_type = ValueType::kBf16;
+    linear.value_type = Precision::kBf16;
     linear.bias = false;  // this problem has its own, of floats
     return linear;
   }
   bool has_bias() const {
-    return problem_.linear().product == ProductKind::kForward && problem_.linear().stream % 2 == 1;
+    return problem_.linear().form.product == Product::kForward && problem_.linear().stream % 2 == 1;
   }
 
   LinearProblem problem_;
   std::vector<float> bias_;
 };
 
-Linear linear_of(ProductKind product, const Pattern& pattern, int64_t rows, int64_t depth,
+Linear linear_of(const ProductForm& form, const Pattern& pattern, int64_t rows, int64_t depth,
                  int64_t cols, uint64_t stream) {
   Linear l;
-  l.product = product;
+  l.form = form;
   l.pattern = pattern;
   l.tile = {16, 32};
   l.rows = rows;
@@ -325,12 +321,12 @@ Linear linear_of(ProductKind product, const Pattern& pattern, int64_t rows, int6
 
 TEST(Bf16Sparse, ProductsAreRightAroundTheTile) {
   uint64_t stream = 0;
-  for (const ProductKind product : kSparseKinds) {
+  for (const ProductForm& form : kPackedForms) {
     for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4), Pattern(2, 4, 2)}) {
       for (const int64_t rows : {0, 1, 15, 17}) {
         for (const int64_t depth : {0, 1, 15, 16, 17, 33}) {
           for (const int64_t cols : {0, 1, 31, 32, 33, 65}) {
-            Bf16Problem p(linear_of(product, pattern, rows, depth, cols, ++stream));
+            Bf16Problem p(linear_of(form, pattern, rows, depth, cols, ++stream));
             ASSERT_EQ(p.mismatch_of_result(), "") << p.problem().linear().str();
           }
         }
@@ -341,9 +337,9 @@ TEST(Bf16Sparse, ProductsAreRightAroundTheTile) {
 
 TEST(Bf16Sparse, EveryPatternOnEveryInstructionSet) {
   uint64_t stream = 10000;
-  for (const ProductKind product : kSparseKinds) {
+  for (const ProductForm& form : kPackedForms) {
     for (const Pattern& pattern : kProductPatterns) {
-      Bf16Problem p(linear_of(product, pattern, 67, 130, 70, ++stream));
+      Bf16Problem p(linear_of(form, pattern, 67, 130, 70, ++stream));
       for_each_isa([&](const std::string& isa) {
         ASSERT_EQ(p.mismatch_of_result(), "") << p.problem().linear().str() << ", " << isa;
       });
@@ -353,8 +349,8 @@ TEST(Bf16Sparse, EveryPatternOnEveryInstructionSet) {
 
 TEST(Bf16Sparse, BitsDoNotDependOnThreads) {
   const ThreadsAsBefore guard;
-  for (const ProductKind product : kSparseKinds) {
-    Linear l = linear_of(product, {2, 4}, 200, 300, 150, 3);
+  for (const ProductForm& form : kPackedForms) {
+    Linear l = linear_of(form, {2, 4}, 200, 300, 150, 3);
     Bf16Problem p(l);
     set_threads(1);
     const auto first = p.of_weights() ? std::vector<uint16_t>() : p.run().bits();
@@ -364,16 +360,16 @@ TEST(Bf16Sparse, BitsDoNotDependOnThreads) {
       if (p.of_weights()) {
         EXPECT_EQ(p.run_weights().bits(), first_weights) << count;
       } else {
-        EXPECT_EQ(p.run().bits(), first) << kind_name(product) << ", " << count;
+        EXPECT_EQ(p.run().bits(), first) << form.name() << ", " << count;
       }
     }
   }
 }
 
 TEST(Bf16Sparse, NanAndInfinityReachKeptWeightsOnly) {
-  for (const ProductKind product : kSparseKinds) {
+  for (const ProductForm& form : kPackedForms) {
     for (const float value : {NAN, INFINITY, -INFINITY}) {
-      Bf16Problem p(linear_of(product, {2, 4}, 12, 12, 9, 4));
+      Bf16Problem p(linear_of(form, {2, 4}, 12, 12, 9, 4));
       const auto at = [&](int64_t r, int64_t c) {
         return p.of_weights() ? p.run_weights().at(r, c) : p.run().at(r, c);
       };
@@ -381,7 +377,7 @@ TEST(Bf16Sparse, NanAndInfinityReachKeptWeightsOnly) {
       for (int64_t r = 0; r < p.problem().output_rows(); ++r) {
         for (int64_t c = 0; c < p.problem().output_cols(); ++c) {
           EXPECT_EQ(std::isfinite(at(r, c)), !p.problem().keeps(r, c, 5, 4))
-              << kind_name(product) << " of " << value << " at " << r << ", " << c;
+              << form.name() << " of " << value << " at " << r << ", " << c;
         }
       }
     }
@@ -394,7 +390,7 @@ TEST(Bf16Sparse, OverflowIsInfinity) {
   mask.set(0, 0, true);
   const std::vector<float> w = {1.0f, 0, 0, 0};
   const PackedMatrix packed =
-      pack_panels({w.data(), 1, 4}, mask, {Pattern(2, 4), {16, 32}, ValueType::kBf16});
+      pack_panels({w.data(), 1, 4}, mask, {Pattern(2, 4), {16, 32}, Precision::kBf16});
   const std::vector<Bf16> x(4, Bf16{0x7f7f});
   Bf16 y;
   const float bias = 0x1p119f;  // half a unit of the largest
@@ -406,16 +402,16 @@ TEST(Bf16Sparse, TheLayoutOfFewTokensAgrees) {
   uint64_t stream = 20000;
   for (const int64_t tokens : {0, 1, 3, 4, 5, 17}) {
     for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4), Pattern(1, 16)}) {
-      Bf16Problem p(linear_of(ProductKind::kForward, pattern, 33, 67, tokens, ++stream));
+      Bf16Problem p(linear_of(Product::kForward, pattern, 33, 67, tokens, ++stream));
       p.problem().use(pack_stream(p.problem().sparse().weights.view(), p.problem().sparse().mask,
-                                  pattern, ValueType::kBf16));
+                                  pattern, Precision::kBf16));
       ASSERT_EQ(p.mismatch_of_result(), "") << p.problem().linear().str();
     }
   }
 }
 
 TEST(Bf16Sparse, WrongCallsSayWhatIsWrong) {
-  Bf16Problem p(linear_of(ProductKind::kForward, {2, 4}, 8, 12, 5, 1));
+  Bf16Problem p(linear_of(Product::kForward, {2, 4}, 8, 12, 5, 1));
   const Bf16Matrix x(5, 11), right(5, 12);
   Bf16Matrix y(5, 8);
   EXPECT_TRUE(contains(
@@ -449,7 +445,7 @@ TEST(Bf16Pack, RoundsAfterSampling) {
       }
       const PackTile tile{32, 16};
       PackedMatrix narrow = pack_panels_transposed({kept.data(), tokens, outs}, mask,
-                                                   {options.pattern, tile, ValueType::kBf16});
+                                                   {options.pattern, tile, Precision::kBf16});
       PanelOptions wide{options.pattern, tile};
       wide.rounded = true;
       const PackedMatrix want = pack_panels_transposed({kept.data(), tokens, outs}, mask, wide);
@@ -669,7 +665,7 @@ TEST_P(Bf16Conv, SparseIsThatOfFloatsRoundedOnce) {
   const float beta = GetParam();
   const std::vector<float> x = wide(x_), w = wide(w_), g = wide(g_);
   const Mask kept = mask();
-  const PanelOptions options{Pattern(2, 4), {16, 32}, ValueType::kBf16};
+  const PanelOptions options{Pattern(2, 4), {16, 32}, Precision::kBf16};
   const PackedConv forward_pack = pack_conv(w.data(), kept, shape_, options);
   PanelOptions ragged = options;
   ragged.ragged = true;

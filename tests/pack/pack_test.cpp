@@ -112,7 +112,7 @@ void expect_round_trip(const Matrix& matrix, const Mask& mask, const PackedMatri
     for (int64_t c = 0; c < mask.cols(); ++c) {
       const float value = matrix.at(r, c);
       const float stored =
-          packed.value_type() == ValueType::kF32 ? value : bf16_to_float(float_to_bf16(value));
+          packed.value_type() == Precision::kFp32 ? value : bf16_to_float(float_to_bf16(value));
       ASSERT_EQ(std::bit_cast<uint32_t>(back.values[static_cast<size_t>(r * mask.cols() + c)]),
                 mask.at(r, c) ? std::bit_cast<uint32_t>(stored) : 0u)
           << "at " << r << ", " << c << " of value " << value;
@@ -195,7 +195,7 @@ std::vector<uint8_t> naive_stream_indices(const Matrix& matrix, const Mask& mask
 
 TEST(Stream, RoundTripsAndLiesAsDescribed) {
   for_each_case([](const Matrix& matrix, const Mask& mask, const Pattern& pattern) {
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
       const PackedMatrix packed =
           pack_stream(matrix.view(), mask, pattern, type, matrix.shape.segment);
       EXPECT_EQ(packed.pattern(), pattern);
@@ -205,7 +205,7 @@ TEST(Stream, RoundTripsAndLiesAsDescribed) {
       const auto indices = naive_stream_indices(matrix, mask, pattern, view.index_bits, values);
       ASSERT_EQ(values.size(), static_cast<size_t>(packed.header().entries));
       EXPECT_TRUE(std::equal(indices.begin(), indices.end(), view.indices));
-      for (size_t i = 0; type == ValueType::kF32 && i < values.size(); ++i) {
+      for (size_t i = 0; type == Precision::kFp32 && i < values.size(); ++i) {
         ASSERT_EQ(std::bit_cast<uint32_t>(values[i]),
                   std::bit_cast<uint32_t>(static_cast<const float*>(view.values)[i]));
       }
@@ -224,7 +224,7 @@ TEST(Stream, HasTheFewestIndexBits) {
     const Matrix matrix({3, 2 * pattern.group()}, 5);
     Mask mask = largest(matrix, pattern);
     const auto bits_now = [&] {
-      return pack_stream(matrix.view(), mask, pattern, ValueType::kF32).stream().index_bits;
+      return pack_stream(matrix.view(), mask, pattern, Precision::kFp32).stream().index_bits;
     };
     EXPECT_EQ(bits_now(), expected.first) << text;
     for (int64_t c = 0; c < mask.cols(); ++c) mask.set(1, c, false);
@@ -234,7 +234,7 @@ TEST(Stream, HasTheFewestIndexBits) {
 
 TEST(Panel, RoundTrips) {
   for_each_case([](const Matrix& matrix, const Mask& mask, const Pattern& pattern) {
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
       for (const PackTile tile : {kTile, PackTile{7, 32}, PackTile{1, 16}, PackTile{1024, 16}}) {
         const PackedMatrix packed =
             pack_panels(matrix.view(), mask, {pattern, tile, type, false, matrix.shape.segment});
@@ -250,7 +250,7 @@ TEST(Panel, RoundTrips) {
 void expect_panels_as_described(const Matrix& matrix, const Mask& mask, const Pattern& pattern,
                                 const PackTile& tile) {
   const PackedMatrix packed = pack_panels(
-      matrix.view(), mask, {pattern, tile, ValueType::kF32, false, matrix.shape.segment});
+      matrix.view(), mask, {pattern, tile, Precision::kFp32, false, matrix.shape.segment});
   const PanelView view = packed.panel();
   const auto* values = static_cast<const float*>(view.values);
   size_t entry = 0;
@@ -376,7 +376,7 @@ TEST(Panel, TransposedIsThePackOfTheTranspose) {
   for_each_case([](const Matrix& matrix, const Mask& mask, const Pattern& pattern) {
     if (pattern.share() > 1) return;  // what shares along outputs does not along inputs
     for (const PackTile tile : {kTile, PackTile{5, 48}}) {
-      const PanelOptions ragged{pattern, tile, ValueType::kF32, true};
+      const PanelOptions ragged{pattern, tile, Precision::kFp32, true};
       const PackedMatrix packed = pack_panels_transposed(matrix.view(), mask, ragged);
       EXPECT_TRUE(packed.ragged());
       const Matrix other = transposed(matrix);
@@ -410,7 +410,7 @@ TEST(ByMagnitude, IsTheMagnitudeMaskPacked) {
   for_each_case([](const Matrix& matrix, const Mask&, const Pattern& pattern) {
     const Mask mask = largest(matrix, pattern);
     const int64_t segment = matrix.shape.segment;
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
       EXPECT_TRUE(same_bytes(pack_stream_by_magnitude(matrix.view(), pattern, type, segment),
                              pack_stream(matrix.view(), mask, pattern, type, segment)));
       for (const PackTile tile : {kTile, PackTile{64, 16}, PackTile{9, 16}}) {
@@ -427,11 +427,11 @@ TEST(ByMagnitude, NamesTheWeightThatIsNotFinite) {
   matrix.values[static_cast<size_t>(170 * 40 + 21)] = std::numeric_limits<float>::quiet_NaN();
   const Pattern pattern(2, 4);
   const std::string stream =
-      message_of([&] { pack_stream_by_magnitude(matrix.view(), pattern, ValueType::kF32, 8); });
+      message_of([&] { pack_stream_by_magnitude(matrix.view(), pattern, Precision::kFp32, 8); });
   EXPECT_TRUE(contains(stream, "[170, 21] is nan")) << stream;
   for (const PackTile tile : {kTile, PackTile{9, 16}}) {
     const std::string panel = message_of([&] {
-      pack_panels_by_magnitude(matrix.view(), {pattern, tile, ValueType::kF32, false, 8});
+      pack_panels_by_magnitude(matrix.view(), {pattern, tile, Precision::kFp32, false, 8});
     });
     EXPECT_TRUE(contains(panel, "[170, 21] is nan")) << panel;
   }
@@ -447,7 +447,7 @@ TEST(Threads, DoNotChangeAByte) {
     const PanelOptions deep{pattern,
                             {128, 16}};  // whole words of a mask, which items must not share
     const PanelOptions ragged{pattern.share() == 1 ? pattern : Pattern(1, 4), kTile,
-                              ValueType::kBf16, true};
+                              Precision::kBf16, true};
     const auto all = [&] {
       std::vector<PackedMatrix> packed;
       packed.push_back(pack_panels(matrix.view(), mask, options));
@@ -457,9 +457,9 @@ TEST(Threads, DoNotChangeAByte) {
       packed.push_back(pack_panels(matrix.view(), mask, deep));
       packed.push_back(pack_panels_by_magnitude(matrix.view(), deep));
       packed.push_back(pack_panels_transposed(
-          matrix.view(), full, {Pattern(1, 4), {128, 16}, ValueType::kF32, /*ragged=*/true}));
-      packed.push_back(pack_stream(matrix.view(), mask, pattern, ValueType::kF32));
-      packed.push_back(pack_stream_by_magnitude(matrix.view(), pattern, ValueType::kBf16));
+          matrix.view(), full, {Pattern(1, 4), {128, 16}, Precision::kFp32, /*ragged=*/true}));
+      packed.push_back(pack_stream(matrix.view(), mask, pattern, Precision::kFp32));
+      packed.push_back(pack_stream_by_magnitude(matrix.view(), pattern, Precision::kBf16));
       return packed;
     };
     set_threads(1);
@@ -507,7 +507,7 @@ TEST(Golden, Panel) {
 
 TEST(Golden, Stream) {
   const PackedMatrix packed =
-      pack_stream_by_magnitude(golden_matrix().view(), Pattern(2, 4), ValueType::kBf16);
+      pack_stream_by_magnitude(golden_matrix().view(), Pattern(2, 4), Precision::kBf16);
   EXPECT_EQ(hex(packed.bytes().first(128)),
             "574546545041434b01000000"  // magic, version
             "0202000202040101"  // layout, type, ragged, index bits; keep, group, share, full
@@ -541,7 +541,7 @@ TEST(Promises, WhatIsNotSoIsRefused) {
   for (int64_t c = 8; c < 12; ++c) crowded.set(21, c, true);
   const std::string where = "row 21, columns 8 to 11: more than 2 kept, so it is not 2:4";
   refused(where, [&] { pack_panels(matrix.view(), crowded, options); });
-  refused(where, [&] { pack_stream(matrix.view(), crowded, pattern, ValueType::kF32); });
+  refused(where, [&] { pack_stream(matrix.view(), crowded, pattern, Precision::kFp32); });
   refused("so it is not 2:4", [&] {  // N:M along inputs only, and not said to be ragged
     pack_panels_transposed(matrix.view(), mask, options);
   });
@@ -549,12 +549,12 @@ TEST(Promises, WhatIsNotSoIsRefused) {
   const Pattern shared = Pattern::parse("2:4x2");
   refused("rows 0 and 4 differ", [&] { pack_panels(matrix.view(), mask, {shared, kTile}); });
   refused("rows 0 and 4 differ",
-          [&] { pack_stream(matrix.view(), mask, shared, ValueType::kF32); });
+          [&] { pack_stream(matrix.view(), mask, shared, Precision::kFp32); });
 
   const Mask other(40, 23);
   refused("mask of 40 x 23", [&] { pack_panels(matrix.view(), other, options); });
   refused("mask of 40 x 23", [&] { pack_panels_transposed(matrix.view(), other, options); });
-  refused("mask of 40 x 23", [&] { pack_stream(matrix.view(), other, pattern, ValueType::kF32); });
+  refused("mask of 40 x 23", [&] { pack_stream(matrix.view(), other, pattern, Precision::kFp32); });
 
   for (const PackTile tile : {PackTile{0, 16},
                               {32, 0},
@@ -569,20 +569,20 @@ TEST(Promises, WhatIsNotSoIsRefused) {
     refused("tile", [&] { pack_panels_by_magnitude(matrix.view(), {pattern, tile}); });
   }
   for (const int64_t segment : {int64_t{-1}, int64_t{5}, int64_t{25}, int64_t{48}}) {
-    const PanelOptions cut{pattern, kTile, ValueType::kF32, false, segment};
+    const PanelOptions cut{pattern, kTile, Precision::kFp32, false, segment};
     refused("segments", [&] { pack_panels(matrix.view(), mask, cut); });
     refused("segments", [&] { pack_panels_by_magnitude(matrix.view(), cut); });
     refused("segments",
-            [&] { pack_stream(matrix.view(), mask, pattern, ValueType::kF32, segment); });
+            [&] { pack_stream(matrix.view(), mask, pattern, Precision::kFp32, segment); });
     refused("segments",
-            [&] { pack_stream_by_magnitude(matrix.view(), pattern, ValueType::kF32, segment); });
+            [&] { pack_stream_by_magnitude(matrix.view(), pattern, Precision::kFp32, segment); });
   }
   refused("ragged", [&] {
-    pack_panels_by_magnitude(matrix.view(), {pattern, kTile, ValueType::kF32, true});
+    pack_panels_by_magnitude(matrix.view(), {pattern, kTile, Precision::kFp32, true});
   });
 
   const PackedMatrix panel = pack_panels(matrix.view(), mask, options);
-  const PackedMatrix stream = pack_stream(matrix.view(), mask, pattern, ValueType::kF32);
+  const PackedMatrix stream = pack_stream(matrix.view(), mask, pattern, Precision::kFp32);
   refused("stream layout", [&] { panel.stream(); });
   refused("panel layout", [&] { stream.panel(); });
 }
@@ -595,7 +595,7 @@ TEST(Promises, OneGroupAmongManyIsFound) {
     const Matrix matrix({2, 64 * 3 + 5}, 6);
     const Mask full = largest(matrix, pattern);
     const auto bits_of = [&](const Mask& mask) {
-      return pack_stream(matrix.view(), mask, pattern, ValueType::kF32).stream().index_bits;
+      return pack_stream(matrix.view(), mask, pattern, Precision::kFp32).stream().index_bits;
     };
     for (int64_t col = 0; col < matrix.shape.cols; col += pattern.group()) {
       const int64_t end = std::min(matrix.shape.cols, col + pattern.group());
@@ -607,7 +607,7 @@ TEST(Promises, OneGroupAmongManyIsFound) {
       EXPECT_EQ(contains(message, fmt::format("row 1, columns {} to {}:", col, end - 1)), crowded)
           << text << " at " << col << ": " << message;
       EXPECT_EQ((1 << bits_of(fewer)) > pattern.group(), true) << text << " at " << col;
-      EXPECT_EQ(unpack(pack_stream(matrix.view(), fewer, pattern, ValueType::kF32)).mask, fewer);
+      EXPECT_EQ(unpack(pack_stream(matrix.view(), fewer, pattern, Precision::kFp32)).mask, fewer);
     }
   }
 }
@@ -623,17 +623,17 @@ std::vector<PackedMatrix> packs_to_break() {
       const Mask full = largest(matrix, pattern);
       for (const Mask& mask : {full, thinned(full, pattern, stream)}) {
         packs.push_back(
-            pack_panels(matrix.view(), mask, {pattern, {8, 16}, ValueType::kF32, false, segment}));
-        packs.push_back(pack_stream(matrix.view(), mask, pattern, ValueType::kBf16, segment));
-        packs.push_back(pack_stream(matrix.view(), mask, pattern, ValueType::kF32, segment));
+            pack_panels(matrix.view(), mask, {pattern, {8, 16}, Precision::kFp32, false, segment}));
+        packs.push_back(pack_stream(matrix.view(), mask, pattern, Precision::kBf16, segment));
+        packs.push_back(pack_stream(matrix.view(), mask, pattern, Precision::kFp32, segment));
       }
-      const PanelOptions ragged{Pattern(2, 4), {8, 16}, ValueType::kBf16, true};
+      const PanelOptions ragged{Pattern(2, 4), {8, 16}, Precision::kBf16, true};
       packs.push_back(pack_panels_transposed(matrix.view(), full, ragged));
     }
   }
   const Matrix empty({9, 0}, 1);
   packs.push_back(pack_panels(empty.view(), Mask(9, 0), {Pattern(2, 4), {8, 16}}));
-  packs.push_back(pack_stream(empty.view(), Mask(9, 0), Pattern(2, 4), ValueType::kF32));
+  packs.push_back(pack_stream(empty.view(), Mask(9, 0), Pattern(2, 4), Precision::kFp32));
   return packs;
 }
 
@@ -671,7 +671,7 @@ bool refused_or_sound(std::span<const std::byte> bytes) {
     EXPECT_EQ(std::memcmp(a.indices, b.indices,
                           static_cast<size_t>(h.entries / 8) * static_cast<size_t>(a.index_bits)),
               0);
-    const bool quieted = packed.value_type() == ValueType::kBf16 &&  // a NaN may change its bits
+    const bool quieted = packed.value_type() == Precision::kBf16 &&  // a NaN may change its bits
                          std::ranges::any_of(back.values, [](float v) { return v != v; });
     EXPECT_TRUE(quieted || same_bytes(again, packed));
   }
@@ -741,7 +741,7 @@ TEST(Corrupted, StreamSlotsOneByOne) {
   Matrix matrix({17, 6}, 8);
   Mask mask = largest(matrix, pattern);
   const auto broken = [&](int64_t slot, int row, int index, float value) {
-    const PackedMatrix packed = pack_stream(matrix.view(), mask, pattern, ValueType::kF32);
+    const PackedMatrix packed = pack_stream(matrix.view(), mask, pattern, Precision::kFp32);
     std::vector<std::byte> bytes(packed.bytes().begin(), packed.bytes().end());
     const StreamView view = packed.stream();
     const size_t bit = static_cast<size_t>(row * view.index_bits);

@@ -11,7 +11,7 @@ namespace {
 
 using test::contains;
 
-constexpr Way kDense{false, Compute::kFp32}, kSparse{true, Compute::kFp32};
+constexpr Way kDense{false, Precision::kFp32}, kSparse{true, Precision::kFp32};
 
 TEST(Trial, ComparesWaysWithinAStep) {
   Trial trial({kDense, kSparse});
@@ -36,7 +36,7 @@ TEST(Trial, OneSlowStepMovesNothing) {
 }
 
 TEST(Trial, TakesTheFastestOfEitherKind) {
-  const Way dense_tiles{false, Compute::kBf16}, sparse_tiles{true, Compute::kBf16};
+  const Way dense_tiles{false, Precision::kBf16}, sparse_tiles{true, Precision::kBf16};
   Trial trial({kDense, dense_tiles, kSparse, sparse_tiles});
   for (int step = 0; step < 5; ++step) trial.add(std::vector{8.0, 4.0, 2.0, 6.0});
   EXPECT_EQ(trial.verdict().dense, dense_tiles);

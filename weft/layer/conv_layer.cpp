@@ -3,8 +3,8 @@
 #include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/conv/dense_conv.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/kernels.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/layer/activations.h"
 #include "weft/layer/stopwatch.h"
 
@@ -76,6 +76,19 @@ void require_sizes(const std::array<int64_t, 4>& sizes, const ConvShape& shape, 
              sizes[0], sizes[1], sizes[2], sizes[3], want[0], want[1], want[2], want[3]);
 }
 
+// A product from a dense operand; a packed one may be added.
+template <typename T, typename Result>
+ConvCall call_of(Product product, const ConvShape& shape, const T* activations, const T* dense,
+                 Result* result) {
+  ConvCall call;
+  call.product = product;
+  call.shape = shape;
+  call.activations = activations;
+  call.dense = dense;
+  call.result = result;
+  return call;
+}
+
 }  // namespace
 
 ConvShape ConvLayer::shape_for(const std::array<int64_t, 4>& x_sizes) const {
@@ -89,7 +102,7 @@ ConvShape ConvLayer::shape_for(const std::array<int64_t, 4>& x_sizes) const {
   return shape;
 }
 
-// Groups begin with every image (kernel/conv/sparse_conv.h), so the last of an image may be short.
+// Groups begin with every image (kernel/conv/pack_conv.h), so the last of an image may be short.
 int64_t ConvLayer::first_group_of(const Pass& pass, const ConvShape& shape) const {
   const int64_t positions = shape.positions(), group = settings().pattern.group();
   WEFT_CHECK(pass.first_token >= 0 && pass.first_token % positions == 0,
@@ -119,7 +132,7 @@ std::optional<LayerPlan> ConvLayer::plan_for(const Pattern& pattern) {
   if (recipe().gradient->masked) {  // computed dense, and masked
     ProductPlan& gradient = plan.products[static_cast<size_t>(Product::kBackwardWeight)];
     gradient = ProductPlan();
-    gradient.kind = ProductKind::kBackwardWeight;
+    gradient.form = Product::kBackwardWeight;
     gradient.cause = PlanCause::kMaskedGradient;
   }
   return plan;
@@ -144,12 +157,11 @@ void ConvLayer::forward(const LayerWeights& weights, ImageView<const T> x, const
                  packed_forward_ = true;
                }
                const T* dense = way.sparse ? nullptr : dense_copy<T>(dense_forward_, w, values);
+               ConvCall call = call_of(Product::kForward, shape, in, dense, result.data);
+               if (way.sparse) call.packed = &forward_pack_;
+               call.bias = bias;
                const Stopwatch watch(times_.of(Product::kForward));
-               if (way.sparse) {
-                 sparse_conv_forward(shape, in, forward_pack_, bias, 0.0f, result.data);
-               } else {
-                 dense_conv_forward(shape, in, dense, bias, 0.0f, result.data);
-               }
+               multiply(call);
              });
   output.finish();
 }
@@ -172,12 +184,10 @@ void ConvLayer::backward_data(const LayerWeights& weights, ImageView<const T> g,
                  packed_backward_ = true;
                }
                const T* dense = way.sparse ? nullptr : dense_copy<T>(dense_backward_, w, values);
+               ConvCall call = call_of(Product::kBackwardData, shape, in, dense, result.data);
+               if (way.sparse) call.packed = &backward_pack_;
                const Stopwatch watch(times_.of(Product::kBackwardData));
-               if (way.sparse) {
-                 sparse_conv_backward_data(shape, in, backward_pack_, 0.0f, result.data);
-               } else {
-                 dense_conv_backward_data(shape, in, dense, 0.0f, result.data);
-               }
+               multiply(call);
              });
   if (wants_cosine()) compare_with_exact<T>(weights, shape, in, output.data());
   output.finish();
@@ -191,7 +201,7 @@ void ConvLayer::compare_with_exact(const LayerWeights& weights, const ConvShape&
   effective_values(weights.values, values.data());
   const auto operand = round_like(dx, std::move(values));
   AlignedBuffer<T> exact(static_cast<size_t>(shape.x_size()));
-  dense_conv_backward_data(shape, g, static_cast<const T*>(operand.data()), 0.0f, exact.data());
+  multiply(call_of<T>(Product::kBackwardData, shape, g, operand.data(), exact.data()));
   set_cosine(cosine(dx, static_cast<const T*>(exact.data()), shape.x_size()));
 }
 
@@ -215,7 +225,7 @@ void ConvLayer::backward_weight(const LayerWeights& weights, ImageView<const T> 
   }
   note(Product::kBackwardWeight, {});
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
-  dense_conv_backward_weight(shape, from_g, from_x, 0.0f, dw);
+  multiply(call_of(Product::kBackwardWeight, shape, from_x, from_g, dw));
   if (recipe().gradient->masked && state().sparse()) masked_copy(dw, state().forward, dw);
 }
 
@@ -232,7 +242,9 @@ void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
       round_like(g, gradient_pack_);
     }
     const Stopwatch watch(times_.of(Product::kBackwardWeight));
-    return sparse_conv_backward_weight(shape, gradient_pack_, x, 0.0f, dw);
+    ConvCall call = call_of(Product::kBackwardWeight, shape, x, g, dw);
+    call.packed = &gradient_pack_;
+    return multiply(call);
   }
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
   const float* wide = as_floats(g, shape.y_size());
@@ -240,7 +252,7 @@ void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
   sample_conv_scales(wide, shape, options, scales.data());
   const auto sample =
       round_like(g, sampled(wide, scales.data(), shape.y_size(), sampling.rounding));
-  dense_conv_backward_weight(shape, sample.data(), x, 0.0f, dw);
+  multiply(call_of<T>(Product::kBackwardWeight, shape, x, sample.data(), dw));
 }
 
 #define WEFT_CONV_LAYER_OF(T)                                                                    \

@@ -8,7 +8,7 @@
 #include <array>
 
 #include "weft/kernel/conv/conv_shape.h"
-#include "weft/kernel/conv/sparse_conv.h"
+#include "weft/kernel/conv/pack_conv.h"
 #include "weft/layer/layer.h"
 
 namespace weft {

@@ -517,9 +517,9 @@ std::optional<LayerPlan> Layer::sparse_plan() {
   if (!plan) return plan;
   const auto replace = [&](Product product, PlanCause cause) {
     ProductPlan& one = plan->products[static_cast<size_t>(product)];
-    const ProductKind kind = one.kind;
+    const ProductForm form = one.form;
     one = ProductPlan();
-    one.kind = kind;
+    one.form = form;
     one.cause = cause;
   };
   for (const Product product : kProducts) {

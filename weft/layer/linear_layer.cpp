@@ -6,8 +6,7 @@
 #include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/dense/dense.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/layer/activations.h"
 #include "weft/layer/stopwatch.h"
 #include "weft/pack/tiles.h"
@@ -44,6 +43,17 @@ class Prepared {
   AlignedBuffer<T> copy_;
   MatrixView<const T> view_;
 };
+
+// dw from a dense gradient; a packed one, or entries to keep, may be added.
+template <typename T>
+LinearCall gradient_call(MatrixView<const T> g, MatrixView<const T> x, MatrixView<float> dw) {
+  LinearCall call;
+  call.product = Product::kBackwardWeight;
+  call.activations = x;
+  call.dense = g;
+  call.result = dw;
+  return call;
+}
 
 }  // namespace
 
@@ -138,7 +148,7 @@ void LinearLayer::weight_product(LinearCall call, const Operand& w, const float*
     call.dense = dense;
     if constexpr (std::is_same_v<T, Bf16>) {
       const Stopwatch watch(seconds);
-      if (way.compute == Compute::kBf16) call.tiles = &pack.tiles(dense);
+      if (way.compute == Precision::kBf16) call.tiles = &pack.tiles(dense);
     }
   }
   const Stopwatch watch(times_.of(call.product));
@@ -201,10 +211,7 @@ void LinearLayer::backward_weight(const LayerWeights& weights, MatrixView<const 
 template <typename T>
 void LinearLayer::dense_weight(MatrixView<const T> g, MatrixView<const T> x, const Way& way,
                                MatrixView<float> dw) {
-  if constexpr (std::is_same_v<T, Bf16>) {
-    if (way.compute == Compute::kBf16) return dense_backward_weight_on_tiles(g, x, 0.0f, dw);
-  }
-  dense_backward_weight(g, x, 0.0f, dw);
+  multiply(gradient_call(g, x, dw), way.compute);
 }
 
 template <typename T>
@@ -212,7 +219,7 @@ void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
                                  const Sampling& sampling, const Way& way, MatrixView<float> dw) {
   const Pattern& pattern = sampling.options.pattern;
   if (way.sparse) {
-    const bool tiles = way.compute == Compute::kBf16;
+    const bool tiles = way.compute == Precision::kBf16;
     {
       const Stopwatch watch(times_.pack);
       const MatrixView<const float> wide(as_floats(g.data, g.rows * g.cols), g.rows, g.cols);
@@ -227,7 +234,9 @@ void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
       }
     }
     const Stopwatch watch(times_.of(Product::kBackwardWeight));
-    return sparse_backward_weight(gradient_pack_, x, 0.0f, dw);
+    LinearCall call = gradient_call(g, x, dw);
+    call.packed = &gradient_pack_;
+    return multiply(call, way.compute);
   }
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
   const float* wide = as_floats(g.data, g.rows * g.cols);
@@ -247,7 +256,11 @@ void LinearLayer::masked_weight(MatrixView<const T> g, MatrixView<const T> x,
     kept_.emplace(mask, planned_as);
   }
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
-  if (way.sparse) return masked_backward_weight(g, x, *kept_, 0.0f, dw);
+  if (way.sparse) {
+    LinearCall call = gradient_call(g, x, dw);
+    call.kept = &*kept_;
+    return multiply(call);
+  }
   dense_weight(g, x, way, dw);
   masked_copy(dw.data, mask, dw.data);
 }

@@ -7,7 +7,7 @@
 #include "weft/core/error.h"
 #include "weft/core/json.h"
 #include "weft/core/text.h"
-#include "weft/kernel/stream/small_batch.h"
+#include "weft/kernel/stream/stream.h"
 #include "weft/kernel/tile/tile_unit.h"
 #include "weft/pack/tiles.h"
 
@@ -17,28 +17,16 @@ namespace {
 // Below this ratio either way the model is not trusted and the shape itself is measured.
 constexpr double kClear = 1.3;
 
-ProductKind kind_of(Product product, bool transposable) {
-  switch (product) {
-    case Product::kForward: return ProductKind::kForward;
-    case Product::kBackwardWeight: return ProductKind::kBackwardWeight;
-    case Product::kBackwardData:
-      return transposable ? ProductKind::kBackwardData : ProductKind::kBackwardDataRagged;
-  }
-  return ProductKind::kForward;
+ProductForm form_of(const PlanRequest& request, Product product) {
+  return ProductForm::of(product, request.transposable, request.masked_gradient);
 }
-
-ProductKind kind_of(const PlanRequest& request, Product product) {
-  return request.masked_gradient && product == Product::kBackwardWeight
-             ? ProductKind::kBackwardWeightMasked
-             : kind_of(product, request.transposable);
-}
-ProductKind kind_of(const ConvRequest& request, Product product) {
-  return kind_of(product, request.transposable);
+ProductForm form_of(const ConvRequest& request, Product product) {
+  return ProductForm::of(product, request.transposable, /*masked_gradient=*/false);
 }
 
 // Packing that one product has to pay for. A sparse gradient is another one every time.
-double packs_per_product(int products_per_pack, ProductKind kind) {
-  if (kind == ProductKind::kBackwardWeight) return 1.0;
+double packs_per_product(int products_per_pack, const ProductForm& form) {
+  if (form.packs_gradient()) return 1.0;
   return products_per_pack == 0 ? 0.0 : 1.0 / products_per_pack;
 }
 
@@ -86,7 +74,7 @@ class Race {
 // What a plan says of the arithmetic of bf16 numbers.
 std::string note_on(const Arithmetic& arithmetic) {
   if (arithmetic.storage == Precision::kFp32) return "";
-  if (arithmetic.compute == Compute::kBf16) return arithmetic.str();
+  if (arithmetic.compute == Precision::kBf16) return arithmetic.str();
   return fmt::format("bf16 in fp32 arithmetic{}",
                      tile_unit() == TileUnit::kNone ? ": " + tile_unit_lacks() : "");
 }
@@ -94,7 +82,9 @@ std::string note_on(const Arithmetic& arithmetic) {
 Precision precision_of(const PlanRequest& request) { return request.precision; }
 Precision precision_of(const ConvRequest&) { return Precision::kFp32; }
 
-std::vector<Arithmetic> contestants(const ConvRequest&, ProductKind) { return {Arithmetic()}; }
+std::vector<Arithmetic> contestants(const ConvRequest&, const ProductForm&) {
+  return {Arithmetic()};
+}
 
 bool has_stream(const std::vector<Arithmetic>& all) {
   return std::any_of(all.begin(), all.end(), [](const Arithmetic& one) { return one.stream; });
@@ -102,44 +92,44 @@ bool has_stream(const std::vector<Arithmetic>& all) {
 
 // While nothing is decided, sparse results count: their kernels are weft's own, and compute the same
 // for any number of threads.
-constexpr Way kFixedWay{/*sparse=*/true, Compute::kFp32};
+constexpr Way kFixedWay{/*sparse=*/true, Precision::kFp32};
 
 // The ways of a product that trains. Its first one is dense.
 template <typename Request>
-std::vector<Way> ways_of(const Request& request, ProductKind kind) {
+std::vector<Way> ways_of(const Request& request, const ProductForm& form) {
   std::vector<Way> dense, sparse;
-  for (const Arithmetic& one : contestants(request, kind)) {
+  for (const Arithmetic& one : contestants(request, form)) {
     if (one.stream) continue;
     dense.push_back({false, one.compute});
-    const bool in_tiles = one.compute == Compute::kBf16;
-    if (!in_tiles || has_tile_product(kind, request.pattern)) sparse.push_back({true, one.compute});
+    const bool in_tiles = one.compute == Precision::kBf16;
+    if (!in_tiles || has_tile_product(form, request.pattern)) sparse.push_back({true, one.compute});
   }
   dense.insert(dense.end(), sparse.begin(), sparse.end());
   return dense;
 }
 
 // What tells products apart. Not the threads: a run is repeated with other threads too.
-std::string key_of(const PlanRequest& request, ProductKind kind) {
+std::string key_of(const PlanRequest& request, const ProductForm& form) {
   return fmt::format("{}/{}/{}{}/{}", request.shape.str(), request.pattern.str(),
                      request.products_per_pack,
-                     request.precision == Precision::kBf16 ? "/bf16" : "", kind_name(kind));
+                     request.precision == Precision::kBf16 ? "/bf16" : "", form.name());
 }
-std::string key_of(const ConvRequest& request, ProductKind kind) {
+std::string key_of(const ConvRequest& request, const ProductForm& form) {
   return fmt::format("{}/{}/{}/{}", request.conv.spec(), request.pattern.str(),
-                     request.products_per_pack, kind_name(kind));
+                     request.products_per_pack, form.name());
 }
 std::string shape_of(const PlanRequest& request) { return request.shape.str(); }
 std::string shape_of(const ConvRequest& request) { return request.conv.spec(); }
 int64_t size_of(const PlanRequest& request) { return request.shape.tokens; }
 int64_t size_of(const ConvRequest& request) { return request.conv.images; }
 // The same for any number of tokens or images.
-std::string weights_of(PlanRequest request, ProductKind kind) {
+std::string weights_of(PlanRequest request, const ProductForm& form) {
   request.shape.tokens = 1;
-  return key_of(request, kind);
+  return key_of(request, form);
 }
-std::string weights_of(ConvRequest request, ProductKind kind) {
+std::string weights_of(ConvRequest request, const ProductForm& form) {
   request.conv.images = 1;
-  return key_of(request, kind);
+  return key_of(request, form);
 }
 void check(const PlanRequest& request) { request.shape.check(); }
 void check(const ConvRequest& request) { check_measurable(request.conv); }
@@ -150,21 +140,21 @@ size_t index_of(Product product) { return static_cast<size_t>(product); }
 struct NamedPath {
   std::string_view name;
   Choice choice;
-  Compute compute;
+  Precision compute;
   bool stream;
 };
 constexpr NamedPath kPaths[] = {
-    {"dense", Choice::kDense, Compute::kFp32, false},
-    {"dense bf16", Choice::kDense, Compute::kBf16, false},
-    {"sparse", Choice::kSparse, Compute::kFp32, false},
-    {"sparse bf16", Choice::kSparse, Compute::kBf16, false},
-    {"sparse stream", Choice::kSparse, Compute::kFp32, true},
+    {"dense", Choice::kDense, Precision::kFp32, false},
+    {"dense bf16", Choice::kDense, Precision::kBf16, false},
+    {"sparse", Choice::kSparse, Precision::kFp32, false},
+    {"sparse bf16", Choice::kSparse, Precision::kBf16, false},
+    {"sparse stream", Choice::kSparse, Precision::kFp32, true},
 };
 
 }  // namespace
 
-std::vector<Arithmetic> contestants(const PlanRequest& request, ProductKind kind) {
-  const bool streams = kind == ProductKind::kForward && request.products_per_pack == 0 &&
+std::vector<Arithmetic> contestants(const PlanRequest& request, const ProductForm& form) {
+  const bool streams = form.product == Product::kForward && request.products_per_pack == 0 &&
                        request.shape.tokens <= kFewTokens;
   return arithmetics(request.precision, streams);
 }
@@ -176,7 +166,7 @@ std::string_view choice_name(Choice choice) {
 std::string path_text(Choice choice, const Arithmetic& arithmetic) {
   for (const NamedPath& path : kPaths) {
     const bool stream =
-        choice == Choice::kSparse && arithmetic.compute == Compute::kFp32 && arithmetic.stream;
+        choice == Choice::kSparse && arithmetic.compute == Precision::kFp32 && arithmetic.stream;
     if (path.choice == choice && path.compute == arithmetic.compute && path.stream == stream) {
       return std::string(path.name);
     }
@@ -228,11 +218,11 @@ Planner::Planner(PlanMode mode, std::filesystem::path cache)
     : mode_(mode), timings_(std::move(cache)) {}
 
 Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& plan) {
-  const std::vector<Arithmetic> all = contestants(request, plan.kind);
+  const std::vector<Arithmetic> all = contestants(request, plan.form);
   if (Timings::covers(request.shape)) {
     Race predicted(packs);
     for (const Arithmetic& one : all) {
-      predicted.add(one, timings_.predict(plan.kind, request.shape, request.pattern, one));
+      predicted.add(one, timings_.predict(plan.form, request.shape, request.pattern, one));
     }
     plan.predicted = plan.times = predicted.best();
     const bool small = predicted.contest().dense_ms < kSmallProductMs;
@@ -240,7 +230,7 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
   }
   Race measured(packs);
   for (const Arithmetic& one : all) {
-    measured.add(one, timings_.measure(plan.kind, request.shape, request.pattern, one));
+    measured.add(one, timings_.measure(plan.form, request.shape, request.pattern, one));
   }
   plan.times = measured.best();
   plan.measured = true;
@@ -249,7 +239,7 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
 
 Contest Planner::time(const ConvRequest& request, double packs, ProductPlan& plan) {
   Race measured(packs);
-  measured.add({}, timings_.measure(plan.kind, request.conv, request.pattern));
+  measured.add({}, timings_.measure(plan.form, request.conv, request.pattern));
   plan.times = measured.best();
   plan.measured = true;
   return measured.contest();
@@ -264,7 +254,7 @@ bool Planner::is_given(const Request& request) const {
 template <typename Request>
 ProductPlan Planner::decide(const Request& request, Product product) {
   ProductPlan plan;
-  plan.kind = kind_of(request, product);
+  plan.form = form_of(request, product);
   const bool nothing_pruned = request.pattern.keep() == request.pattern.group();
   if (is_given(request)) {
     const bool sparse = !nothing_pruned && mode_ == PlanMode::kSparse;
@@ -272,7 +262,7 @@ ProductPlan Planner::decide(const Request& request, Product product) {
     plan.arithmetic = forced_arithmetic(request, plan);
     plan.cause = nothing_pruned ? PlanCause::kNothingPruned : PlanCause::kAskedFor;
   } else {
-    const double packs = packs_per_product(request.products_per_pack, plan.kind);
+    const double packs = packs_per_product(request.products_per_pack, plan.form);
     const Contest contest = time(request, packs, plan);
     const bool sparse = contest.ratio() > sparse_margin(contest.dense_ms, packs > 0);
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
@@ -291,9 +281,9 @@ ProductPlan Planner::decide(const Request& request, Product product) {
 template <typename Request>
 Arithmetic Planner::forced_arithmetic(const Request& request, const ProductPlan& plan) {
   const bool sparse = plan.choice == Choice::kSparse;
-  const std::vector<Arithmetic> all = contestants(request, plan.kind);
-  const bool tiles = all.back().compute == Compute::kBf16 &&
-                     (!sparse || has_tile_product(plan.kind, request.pattern));
+  const std::vector<Arithmetic> all = contestants(request, plan.form);
+  const bool tiles = all.back().compute == Precision::kBf16 &&
+                     (!sparse || has_tile_product(plan.form, request.pattern));
   const bool stream = sparse && has_stream(all);
   if (!tiles && !stream) return all.front();
   const TileUnit unit = tile_unit();
@@ -301,7 +291,7 @@ Arithmetic Planner::forced_arithmetic(const Request& request, const ProductPlan&
     return all.back();
   }
   ProductPlan timed = plan;
-  const double packs = packs_per_product(request.products_per_pack, plan.kind);
+  const double packs = packs_per_product(request.products_per_pack, plan.form);
   const Contest contest = time(request, packs, timed);
   return sparse ? contest.sparse : contest.dense;
 }
@@ -319,8 +309,8 @@ namespace {
 template <typename Request>
 ProductPlan for_this_machine(ProductPlan plan, const Request& request) {
   plan.arithmetic.storage = precision_of(request);
-  if (tile_unit() == TileUnit::kNone) plan.arithmetic.compute = Compute::kFp32;
-  if (!has_stream(contestants(request, plan.kind))) plan.arithmetic.stream = false;
+  if (tile_unit() == TileUnit::kNone) plan.arithmetic.compute = Precision::kFp32;
+  if (!has_stream(contestants(request, plan.form))) plan.arithmetic.stream = false;
   plan.note = note_on(plan.arithmetic);
   return plan;
 }
@@ -341,13 +331,13 @@ LayerPlan Planner::plan_once(const Request& request) {
   check_request(request);
   LayerPlan found;
   for (const Product product : kProducts) {
-    const ProductKind kind = kind_of(request, product);
-    const std::string key = key_of(request, kind);
+    const ProductForm form = form_of(request, product);
+    const std::string key = key_of(request, form);
     const auto known = entries_.find(key);
     if (known == entries_.end() || !known->second.decided) {
       require_not_only_saved(request);
       Entry entry;
-      entry.weights = weights_of(request, kind);
+      entry.weights = weights_of(request, form);
       entry.size = size_of(request);
       entry.plan = decide(request, product);
       entry.decided = true;
@@ -356,7 +346,7 @@ LayerPlan Planner::plan_once(const Request& request) {
     }
     ProductPlan& plan = found.products[index_of(product)];
     plan = entries_[key].plan;
-    plan.kind = kind;  // not saved
+    plan.form = form;  // not saved
     plan = for_this_machine(plan, request);
   }
   return found;
@@ -370,12 +360,12 @@ LayerPlan Planner::plan(const ConvRequest& request) { return plan_once(request);
 namespace {
 
 template <typename Request>
-ProductPlan plan_while_measuring(const Request& request, ProductKind kind) {
+ProductPlan plan_while_measuring(const Request& request, const ProductForm& form) {
   ProductPlan plan;
-  plan.kind = kind;
+  plan.form = form;
   plan.choice = Choice::kSparse;
-  plan.arithmetic = {precision_of(request), Compute::kFp32};
-  plan.packs = packs_per_product(request.products_per_pack, kind) > 0.0;
+  plan.arithmetic = {precision_of(request), Precision::kFp32};
+  plan.packs = packs_per_product(request.products_per_pack, form) > 0.0;
   plan.cause = PlanCause::kMeasuring;
   return plan;
 }
@@ -384,7 +374,7 @@ ProductPlan plan_while_measuring(const Request& request, ProductKind kind) {
 
 template <typename Request>
 void Planner::begin_trial(const Request& request, int64_t step, Entry& entry) {
-  entry.trial.emplace(ways_of(request, entry.plan.kind));
+  entry.trial.emplace(ways_of(request, entry.plan.form));
   // A trial that was cut short when it was saved keeps its end, if there is time until then.
   entry.since = std::max(entry.since, step + Trial::kSteps);
   ++revision_;
@@ -392,14 +382,14 @@ void Planner::begin_trial(const Request& request, int64_t step, Entry& entry) {
 
 template <typename Request>
 Planner::Entry& Planner::entry_for(const Request& request, Product product, int64_t step) {
-  const ProductKind kind = kind_of(request, product);
-  const std::string key = key_of(request, kind);
+  const ProductForm form = form_of(request, product);
+  const std::string key = key_of(request, form);
   const auto found = entries_.find(key);
   if (found != entries_.end()) {
     Entry& entry = found->second;
-    entry.plan.kind = kind;
+    entry.plan.form = form;
     if (!entry.decided && !entry.trial) {
-      entry.plan = plan_while_measuring(request, kind);
+      entry.plan = plan_while_measuring(request, form);
       begin_trial(request, step, entry);
     }
     return entry;
@@ -407,14 +397,14 @@ Planner::Entry& Planner::entry_for(const Request& request, Product product, int6
   check_request(request);
   require_not_only_saved(request);
   Entry entry;
-  entry.weights = weights_of(request, kind);
+  entry.weights = weights_of(request, form);
   entry.size = size_of(request);
   if (is_given(request)) {
     entry.plan = decide(request, product);
     entry.decided = true;
     ++revision_;
   } else {
-    entry.plan = plan_while_measuring(request, kind);
+    entry.plan = plan_while_measuring(request, form);
     begin_trial(request, step, entry);
   }
   return entries_.emplace(key, std::move(entry)).first->second;
@@ -444,7 +434,7 @@ Route Planner::route(const ConvRequest& request, Product product, int64_t step, 
 template <typename Request>
 void Planner::add_times_of(const Request& request, Product product, int64_t step,
                            std::span<const double> ms) {
-  const auto found = entries_.find(key_of(request, kind_of(request, product)));
+  const auto found = entries_.find(key_of(request, form_of(request, product)));
   if (found == entries_.end() || !found->second.trial) return;
   Entry& entry = found->second;
   const bool warms_up = entry.trial->samples() == 0 && step <= entry.since - Trial::kSteps;
@@ -521,8 +511,8 @@ Way Planner::way_in_evaluation(const Request& request, Product product, int64_t 
   if (is_given(request)) {
     return for_this_machine(entry_for(request, product, step).plan, request).way();
   }
-  const ProductKind kind = kind_of(request, product);
-  const std::string weights = weights_of(request, kind);
+  const ProductForm form = form_of(request, product);
+  const std::string weights = weights_of(request, form);
   const auto distance = [&](const Entry& entry) {
     return std::abs(
         std::log(static_cast<double>(entry.size) / static_cast<double>(size_of(request))));
@@ -538,7 +528,7 @@ Way Planner::way_in_evaluation(const Request& request, Product product, int64_t 
     return follows ? for_this_machine(nearest->plan, request).way() : kFixedWay;
   }
   if (previews_) return kFixedWay;
-  const std::string key = key_of(request, kind);
+  const std::string key = key_of(request, form);
   auto found = untrained_.find(key);
   if (found == untrained_.end()) {
     check_request(request);
@@ -560,11 +550,11 @@ template <typename Request>
 LayerPlan Planner::known_plan(const Request& request) const {
   LayerPlan known;
   for (const Product product : kProducts) {
-    const ProductKind kind = kind_of(request, product);
-    const auto found = entries_.find(key_of(request, kind));
+    const ProductForm form = form_of(request, product);
+    const auto found = entries_.find(key_of(request, form));
     const bool decided = found != entries_.end() && found->second.decided;
     known.products[index_of(product)] = for_this_machine(
-        decided ? found->second.plan : plan_while_measuring(request, kind), request);
+        decided ? found->second.plan : plan_while_measuring(request, form), request);
   }
   return known;
 }

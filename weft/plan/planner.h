@@ -18,8 +18,8 @@
 //   LayerPlan plan = planner.plan({.shape = {2048, 768, 3072}, .pattern = Pattern(2, 4)});
 //   plan[Product::kForward].choice    Choice::kSparse, with the times and the reason
 //
-// That is decided from a measured model: for the instruction set, the number of threads, the kind of
-// product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
+// That is decided from a measured model: for the instruction set, the number of threads, the form of
+// the product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
 // timings.h), and times of other shapes are interpolated. Where the model sees less than a
 // clear difference, or does not cover the shape, the shape itself is measured; so is every small
 // product, which takes no time, and every convolution. Products are timed again and again, so
@@ -69,7 +69,7 @@ struct PlanRequest {
   friend bool operator==(const PlanRequest&, const PlanRequest&) = default;
 };
 
-// A convolution: masks and packs as in sparse_conv.h. In bf16 it is expanded to fp32, dense or
+// A convolution: masks and packs as in pack_conv.h. In bf16 it is expanded to fp32, dense or
 // sparse alike; what that takes is left out, and the fp32 products decide.
 struct ConvRequest {
   ConvShape conv;
@@ -82,7 +82,7 @@ struct ConvRequest {
 
 // All that competes for a product of the request when it is asked for once; its dense paths may be
 // the same.
-std::vector<Arithmetic> contestants(const PlanRequest& request, ProductKind kind);
+std::vector<Arithmetic> contestants(const PlanRequest& request, const ProductForm& form);
 
 // Why a product runs as it does.
 enum class PlanCause : uint8_t {
@@ -101,7 +101,7 @@ enum class PlanCause : uint8_t {
 struct ProductPlan {
   Choice choice = Choice::kDense;
   Arithmetic arithmetic;  // of the chosen path
-  ProductKind kind = ProductKind::kForward;
+  ProductForm form = Product::kForward;
   // Dense and sparse each in the arithmetic that is faster for it.
   std::optional<ProductTimes> predicted;  // by the model, where it covers the shape
   ProductTimes times;     // that decided; zero if nothing was timed: the plan was forced, or saved
@@ -259,7 +259,7 @@ class Planner {
   bool previews_ = false;
   int64_t revision_ = 0;
   Timings timings_;
-  // By "<shape>/<pattern>/<per pack>[/bf16]/<kind>". Decided once: layers of one shape run alike, and
+  // By "<shape>/<pattern>/<per pack>[/bf16]/<form>". Decided once: layers of one shape run alike, and
   // as saved.
   std::map<std::string, Entry> entries_;
   std::map<std::string, ProductPlan> untrained_;  // of evaluations before any training

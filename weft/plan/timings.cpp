@@ -47,10 +47,9 @@ double time_ms(int times, const std::function<void()>& body) {
   return (now_ms() - begin) / times;
 }
 
-double weights_packed(ProductKind kind, const LayerShape& shape) {
+double weights_packed(const ProductForm& form, const LayerShape& shape) {
   const auto outs = static_cast<double>(shape.outs);
-  return outs *
-         static_cast<double>(kind == ProductKind::kBackwardWeight ? shape.tokens : shape.ins);
+  return outs * static_cast<double>(form.packs_gradient() ? shape.tokens : shape.ins);
 }
 
 // How often a body that took `once` runs for a sample: a quarter of a millisecond.
@@ -165,57 +164,37 @@ LayerShape LayerShape::parse(std::string_view text) {
   return shape;
 }
 
-std::string_view kind_name(ProductKind kind) {
-  switch (kind) {
-    case ProductKind::kForward: return "fwd";
-    case ProductKind::kBackwardData: return "bwd_x";
-    case ProductKind::kBackwardDataRagged: return "bwd_x_ragged";
-    case ProductKind::kBackwardWeight: return "bwd_w";
-    case ProductKind::kBackwardWeightMasked: return "bwd_w_masked";
-  }
-  return "";
-}
-
-Product product_of(ProductKind kind) {
-  switch (kind) {
-    case ProductKind::kForward: return Product::kForward;
-    case ProductKind::kBackwardWeight:
-    case ProductKind::kBackwardWeightMasked: return Product::kBackwardWeight;
-    default: return Product::kBackwardData;
-  }
-}
-
 PackLayout Arithmetic::layout() const {
-  if (compute == Compute::kBf16) return PackLayout::kTile;
+  if (compute == Precision::kBf16) return PackLayout::kTile;
   return stream ? PackLayout::kStream : PackLayout::kPanel;
 }
 
 std::string Arithmetic::str() const {
-  if (compute == Compute::kBf16) return fmt::format("bf16 on {}", tile_unit_name(tile_unit()));
+  if (compute == Precision::kBf16) return fmt::format("bf16 on {}", tile_unit_name(tile_unit()));
   return fmt::format("{}{}", storage == Precision::kFp32 ? "fp32" : "bf16 in fp32",
                      stream ? ", stream" : "");
 }
 
 std::vector<Arithmetic> arithmetics(Precision storage, bool streams) {
-  std::vector<Arithmetic> found = {{storage, Compute::kFp32}};
-  if (streams) found.push_back({storage, Compute::kFp32, true});
+  std::vector<Arithmetic> found = {{storage, Precision::kFp32}};
+  if (streams) found.push_back({storage, Precision::kFp32, true});
   const bool tiles = storage == Precision::kBf16 && tile_unit() != TileUnit::kNone;
-  if (tiles) found.push_back({storage, Compute::kBf16});
+  if (tiles) found.push_back({storage, Precision::kBf16});
   return found;
 }
 
-bool has_tile_product(ProductKind kind, const Pattern& pattern) {
-  return kind != ProductKind::kBackwardWeightMasked && kind != ProductKind::kBackwardDataRagged &&
-         fills_tiles(pattern);
+bool has_tile_product(const ProductForm& form, const Pattern& pattern) {
+  return !form.masked && !form.ragged && fills_tiles(pattern);
 }
 
-ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
-                             const Arithmetic& arithmetic) {
-  return take_turns(SyntheticProduct(kind, shape, pattern, arithmetic));
+ProductTimes measure_product(const ProductForm& form, const LayerShape& shape,
+                             const Pattern& pattern, const Arithmetic& arithmetic) {
+  return take_turns(SyntheticProduct(form, shape, pattern, arithmetic));
 }
-ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern) {
+ProductTimes measure_product(const ProductForm& form, const ConvShape& shape,
+                             const Pattern& pattern) {
   check_measurable(shape);
-  return take_turns(SyntheticConv(kind, shape, pattern));
+  return take_turns(SyntheticConv(form, shape, pattern));
 }
 
 void check_measurable(const ConvShape& shape) {
@@ -245,10 +224,10 @@ Timings::Timings(std::filesystem::path path) : path_(std::move(path)) { load(); 
 
 namespace {
 
-std::string key_of(ProductKind kind, const Pattern& pattern, const std::string& shape,
+std::string key_of(const ProductForm& form, const Pattern& pattern, const std::string& shape,
                    const Arithmetic& arithmetic) {
-  const std::string key = fmt::format("{}/{}/{}/{}/{}", current_isa(), threads(), kind_name(kind),
-                                      pattern.str(), shape);
+  const std::string key =
+      fmt::format("{}/{}/{}/{}/{}", current_isa(), threads(), form.name(), pattern.str(), shape);
   return arithmetic == Arithmetic() ? key : key + "/" + arithmetic.str();
 }
 
@@ -267,16 +246,17 @@ ProductTimes Timings::measured(const std::string& key, Measure measure) {
   return times;
 }
 
-ProductTimes Timings::measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
-                              const Arithmetic& arithmetic) {
+ProductTimes Timings::measure(const ProductForm& form, const LayerShape& shape,
+                              const Pattern& pattern, const Arithmetic& arithmetic) {
   shape.check();
-  return measured(key_of(kind, pattern, shape.str(), arithmetic),
-                  [&] { return measure_product(kind, shape, pattern, arithmetic); });
+  return measured(key_of(form, pattern, shape.str(), arithmetic),
+                  [&] { return measure_product(form, shape, pattern, arithmetic); });
 }
-ProductTimes Timings::measure(ProductKind kind, const ConvShape& shape, const Pattern& pattern) {
+ProductTimes Timings::measure(const ProductForm& form, const ConvShape& shape,
+                              const Pattern& pattern) {
   check_measurable(shape);
-  return measured(key_of(kind, pattern, shape.spec(), {}),
-                  [&] { return measure_product(kind, shape, pattern); });
+  return measured(key_of(form, pattern, shape.spec(), {}),
+                  [&] { return measure_product(form, shape, pattern); });
 }
 
 bool Timings::covers(const LayerShape& shape) {
@@ -290,15 +270,15 @@ bool Timings::covers(const LayerShape& shape) {
 
 // Cost per flop (per weight, for packing) is linear between the shapes of the model in the
 // logarithm of their size, and constant beyond them.
-ProductTimes Timings::predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
-                              const Arithmetic& arithmetic) {
+ProductTimes Timings::predict(const ProductForm& form, const LayerShape& shape,
+                              const Pattern& pattern, const Arithmetic& arithmetic) {
   shape.check();
   bool has_sparse = true;
   const auto cost = [&](size_t i) -> ProductTimes {
     const LayerShape& model = kModelShapes[i];
-    const ProductTimes times = measure(kind, model, pattern, arithmetic);
+    const ProductTimes times = measure(form, model, pattern, arithmetic);
     has_sparse = times.has_sparse();
-    const double weights = weights_packed(kind, model);
+    const double weights = weights_packed(form, model);
     return {times.dense / model.flops(), times.sparse / model.flops(), times.pack / weights,
             times.dense_pack / weights, times.spread};
   };
@@ -310,7 +290,7 @@ ProductTimes Timings::predict(ProductKind kind, const LayerShape& shape, const P
   const double span = std::log(kModelShapes[high].flops() / kModelShapes[low].flops());
   const double at = span == 0.0 ? 0.0 : std::log(shape.flops() / kModelShapes[low].flops()) / span;
   const auto between = [&](double a, double b) { return a + (b - a) * at; };
-  const double weights = weights_packed(kind, shape);
+  const double weights = weights_packed(form, shape);
   return {between(below.dense, above.dense) * shape.flops(),
           has_sparse ? between(below.sparse, above.sparse) * shape.flops() : ProductTimes::kNever,
           between(below.pack, above.pack) * weights,

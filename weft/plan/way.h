@@ -3,13 +3,13 @@
 
 #include <string>
 
-#include "weft/kernel/kernels.h"
+#include "weft/core/precision.h"
 
 namespace weft {
 
 struct Way {
   bool sparse = false;
-  Compute compute = Compute::kFp32;
+  Precision compute = Precision::kFp32;
 
   std::string text() const;  // "sparse", "dense bf16"
   friend bool operator==(const Way&, const Way&) = default;

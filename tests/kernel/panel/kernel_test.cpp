@@ -5,8 +5,7 @@
 
 #include "tests/linear_problem.h"
 #include "weft/core/transpose.h"
-#include "weft/kernel/panel/product.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel_product.h"
 
 namespace weft::test {
 namespace {
@@ -171,10 +170,10 @@ TEST(DrawnMasks, ObeyTheirPattern) {
 
 // ---- right
 
-class LinearProducts : public ::testing::TestWithParam<ProductKind> {};
+class LinearProducts : public ::testing::TestWithParam<ProductForm> {};
 
-INSTANTIATE_TEST_SUITE_P(All, LinearProducts, ::testing::ValuesIn(kPackedKinds),
-                         [](const auto& info) { return std::string(kind_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, LinearProducts, ::testing::ValuesIn(kPackedForms),
+                         [](const auto& info) { return info.param.name(); });
 
 // Each size of each axis once, in combinations that `turn` selects: over many turns, all.
 std::vector<std::array<int64_t, 3>> covering(const std::vector<int64_t>& rows,
@@ -200,16 +199,16 @@ TEST_P(LinearProducts, AreRightAroundTheTile) {
            covering(edges(unit), edges(tile.depth), edges(tile.width), stream / 6)) {
         Dice dice(++stream);
         Linear l;
-        l.product = GetParam();
+        l.form = GetParam();
         l.pattern = pattern;
         l.tile = tile;
         l.rows = rows;
         l.depth = depth;
         l.cols = cols;
-        l.value_type = dice.coin() ? ValueType::kF32 : ValueType::kBf16;
+        l.value_type = dice.coin() ? Precision::kFp32 : Precision::kBf16;
         l.data = dice.coin() ? Data::kIntegers : Data::kFloats;
         l.fill = dice.coin() ? Fill::kFull : Fill::kPartly;
-        l.bias = l.product == ProductKind::kForward && dice.coin();
+        l.bias = l.form.product == Product::kForward && dice.coin();
         l.beta = dice.coin() ? 1.0f : 0.0f;
         l.gap = dice.coin() ? 0 : 1 + dice.below(5);
         l.stream = stream;
@@ -224,17 +223,17 @@ TEST_P(LinearProducts, AreRightAroundTheTile) {
 TEST_P(LinearProducts, AreRightForEveryPatternAndValueType) {
   uint64_t stream = 10000;
   for (const Pattern& pattern : kProductPatterns) {
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
       for (const Fill fill : {Fill::kFull, Fill::kPartly}) {
         for (const Data data : {Data::kIntegers, Data::kFloats}) {
           Linear l = forward(pattern, {24, 32}, 37, 2 * std::max(64, pattern.group()) + 3,
                              pattern.block() + 5);
-          l.product = GetParam();
+          l.form = GetParam();
           l.value_type = type;
           l.data = data;
           l.fill = fill;
           l.gap = static_cast<int64_t>(stream % 3);
-          l.bias = l.product == ProductKind::kForward && stream % 2 == 0;
+          l.bias = l.form.product == Product::kForward && stream % 2 == 0;
           l.beta = stream / 2 % 2 == 0 ? 1.0f : 0.0f;
           l.stream = ++stream;
           expect_right(LinearProblem(l));
@@ -251,7 +250,7 @@ TEST_P(LinearProducts, AreRightForManyRows) {
   for (const Pattern& pattern : {Pattern(1, 16), Pattern(2, 4, 2), Pattern(1, 2, 32)}) {
     for (const PackTile& tile : {PackTile{16, 16}, PackTile{8, 192}}) {
       Linear l = forward(pattern, tile, 19, 21, 64 * 1024 / (4 * tile.width) * 2 + 3);
-      l.product = GetParam();
+      l.form = GetParam();
       l.beta = 1;
       l.stream = ++stream;
       expect_right(LinearProblem(l));
@@ -273,11 +272,11 @@ TEST_P(LinearProducts, AreRightForALargeDepth) {
         Deep{{2, 4, 2}, {100, 32}, 19, 4096 + 1, 33}, Deep{{1, 4, 4}, {1000, 16}, 35, 4096 + 1, 5},
         Deep{{3, 64}, {33, 48}, 30, 3 * 4096, 20}}) {
     Linear l = forward(deep.pattern, deep.tile, deep.cols, deep.depth, deep.rows);
-    l.product = GetParam();
-    l.value_type = stream % 2 == 0 ? ValueType::kF32 : ValueType::kBf16;
+    l.form = GetParam();
+    l.value_type = stream % 2 == 0 ? Precision::kFp32 : Precision::kBf16;
     l.data = stream % 2 == 0 ? Data::kFloats : Data::kIntegers;
     l.beta = stream % 3 == 0 ? 1.0f : 0.0f;
-    l.bias = l.product == ProductKind::kForward;
+    l.bias = l.form.product == Product::kForward;
     l.stream = ++stream;
     expect_right(LinearProblem(l));
     if (HasFatalFailure()) return;
@@ -286,12 +285,11 @@ TEST_P(LinearProducts, AreRightForALargeDepth) {
 
 // A pack need not obey a pattern at all: a tenth of all weights, rows without any.
 TEST_P(LinearProducts, AreRightForUnstructuredMasks) {
-  if (GetParam() != ProductKind::kForward && GetParam() != ProductKind::kBackwardDataRagged)
-    GTEST_SKIP();
+  if (GetParam().product != Product::kForward && !GetParam().ragged) GTEST_SKIP();
   for (uint64_t stream = 40000; stream < 40020; ++stream) {
     Dice dice(stream);
     Linear l = forward({64, 64}, {16, 32}, 40, 70, 30);
-    l.product = GetParam();
+    l.form = GetParam();
     l.data = Data::kFloats;
     l.stream = stream;
     LinearProblem problem(l);
@@ -315,7 +313,7 @@ TEST_P(LinearProducts, DoNotDependOnTheTile) {
   uint64_t stream = 50000;
   for (const Pattern& pattern : kProductPatterns) {
     Linear l = forward(pattern, kTiles.front(), 70, 67, pattern.block() + 9);
-    l.product = GetParam();
+    l.form = GetParam();
     l.data = Data::kFloats;
     l.stream = ++stream;
     LinearProblem problem(l);
@@ -346,9 +344,9 @@ TEST_P(LinearProducts, DoNotDependOnThreads) {
     for (const Pattern& pattern :
          {Pattern(2, 4), Pattern(1, 16), Pattern(2, 4, 2), Pattern(1, 4, 4), Pattern(1, 2, 32)}) {
       Linear l = forward(pattern, size.tile, size.cols, size.depth, size.rows);
-      l.product = GetParam();
+      l.form = GetParam();
       l.data = Data::kFloats;
-      l.bias = l.product == ProductKind::kForward;
+      l.bias = l.form.product == Product::kForward;
       l.beta = 1;
       l.stream = ++stream;
       const LinearProblem problem(l);
@@ -370,9 +368,9 @@ TEST_P(LinearProducts, DoNotDependOnThreads) {
 
 // Equal tokens have equal outputs, wherever in the batch they stand.
 TEST_P(LinearProducts, DoNotDependOnTheOtherColumns) {
-  if (GetParam() == ProductKind::kBackwardWeight) GTEST_SKIP() << "its columns are inputs";
+  if (GetParam().product == Product::kBackwardWeight) GTEST_SKIP() << "its columns are inputs";
   Linear l = forward({2, 4}, {16, 48}, 120, 60, 21);
-  l.product = GetParam();
+  l.form = GetParam();
   l.data = Data::kFloats;
   LinearProblem problem(l);
   for (int64_t t = 1; t < l.cols; ++t) {
@@ -388,16 +386,16 @@ TEST_P(LinearProducts, DoNotDependOnTheOtherColumns) {
 TEST_P(LinearProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
   uint64_t stream = 70000;
   for (const Pattern& pattern : kProductPatterns) {
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
       Linear l = forward(pattern, {16, 32}, 35, 37, pattern.block() + 3);
-      l.product = GetParam();
+      l.form = GetParam();
       l.value_type = type;
       l.data = Data::kIntegers;  // every ninth weight that is kept is zero
       l.fill = stream % 2 == 0 ? Fill::kFull : Fill::kPartly;
       l.beta = stream % 3 == 0 ? 1.0f : 0.0f;
       l.stream = ++stream;
       LinearProblem problem(l);
-      const bool weight = l.product == ProductKind::kBackwardWeight;
+      const bool weight = l.form.product == Product::kBackwardWeight;
       const int64_t rows = weight ? l.depth : l.cols, cols = weight ? l.cols : l.depth;
       for_each_isa([&](const std::string& isa) {
         const ::testing::ScopedTrace trace(__FILE__, __LINE__, l.str() + ", " + isa);
@@ -413,10 +411,10 @@ TEST_P(LinearProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
 }
 
 TEST_P(LinearProducts, CarryNanAndInfinityOfTheWeights) {
-  for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+  for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
     for (const float value : {NAN, INFINITY, -INFINITY}) {
       Linear l = forward({2, 4}, {16, 32}, 35, 37, 13);
-      l.product = GetParam();
+      l.form = GetParam();
       l.value_type = type;
       LinearProblem problem(l);
       const Sparse::Entry entry = problem.sparse().entries(type)[50];
@@ -466,12 +464,12 @@ TEST(WrongCalls, SayWhatIsWrong) {
 TEST(WrongCalls, OfTheBackwardProductsSayWhatIsWrong) {
   LinearProblem data([] {
     Linear l = forward({2, 4}, {16, 32}, 3, 8, 5);
-    l.product = ProductKind::kBackwardData;
+    l.form = Product::kBackwardData;
     return l;
   }());
   LinearProblem weight([] {
     Linear l = forward({2, 4}, {16, 32}, 3, 8, 5);
-    l.product = ProductKind::kBackwardWeight;
+    l.form = Product::kBackwardWeight;
     return l;
   }());
   std::vector<float> space(1000);
@@ -539,7 +537,7 @@ TEST(Loops, CopyADeepOperandInParts) {
       const LinearProblem problem(forward({1, 16}, tile, 7, depth, 175));
       const CountingSource source;
       const CountingSink sink(175, 7);
-      multiply(problem.packed(), 7, source, sink);
+      multiply_panels(problem.packed(), 7, source, sink);
       EXPECT_GE(source.ranges.size(), 2u) << "nothing here is deep any more: raise the depths";
       int64_t next = 0;
       for (const Range& range : source.ranges) {
@@ -568,7 +566,7 @@ TEST(Loops, GiveEveryElementOnce) {
             }
           };
           const CountingSink sink(rows, cols);
-          multiply(problem.packed(), cols, Ones(), sink);
+          multiply_panels(problem.packed(), cols, Ones(), sink);
           ASSERT_EQ(sink.times, std::vector<int>(sink.times.size(), 1))
               << pattern.str() << " " << rows << " x " << cols << ", " << count << " threads";
         }

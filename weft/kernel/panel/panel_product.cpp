@@ -1,4 +1,4 @@
-#include "weft/kernel/panel/product.h"
+#include "weft/kernel/panel/panel_product.h"
 
 #include <algorithm>
 #include <cstring>
@@ -173,7 +173,8 @@ std::vector<int64_t> places_of(const int32_t* order, int64_t rows) {
   return places;
 }
 
-void multiply(const PackedMatrix& packed, int64_t cols, const PanelSource& b, const TileSink& c) {
+void multiply_panels(const PackedMatrix& packed, int64_t cols, const PanelSource& b,
+                     const TileSink& c) {
   const PanelView a = packed.panel();
   if (a.rows == 0 || cols == 0) return;
   const int64_t block_cells = a.row_stride;  // whole blocks of sharing rows; 1 without sharing

@@ -9,7 +9,7 @@
 // Groups larger than a vector gather instead. Sums run in order of depth in one accumulator per
 // output, as in the panel loop, so both give the same bits.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "weft/kernel/stream/small_batch.cpp"
+#define HWY_TARGET_INCLUDE "weft/kernel/stream/stream.cpp"
 #include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
@@ -19,11 +19,13 @@
 #include <utility>
 
 #include "weft/core/parallel.h"
-#include "weft/kernel/stream/small_batch.h"
+#include "weft/kernel/bf16_rows.h"
+#include "weft/kernel/operand_check.h"
+#include "weft/kernel/stream/stream.h"
 
 // Not in Highway's namespace: the same for every target.
-#ifndef WEFT_KERNEL_SMALL_BATCH
-#define WEFT_KERNEL_SMALL_BATCH
+#ifndef WEFT_KERNEL_STREAM
+#define WEFT_KERNEL_STREAM
 namespace weft {
 
 // What HWY_INLINE is for functions; sanitized it would take minutes to compile.
@@ -271,7 +273,7 @@ HWY_INLINE void WithPick(const StreamView& a, int64_t first_block, int64_t last_
 
 void MultiplyStream(const StreamView& a, int64_t first_block, int64_t last_block,
                     const StreamInputs& x, const StreamOutputs& out) {
-  if (a.value_type == ValueType::kF32) return WithPick<float>(a, first_block, last_block, x, out);
+  if (a.value_type == Precision::kFp32) return WithPick<float>(a, first_block, last_block, x, out);
   return WithPick<uint16_t>(a, first_block, last_block, x, out);
 }
 
@@ -305,12 +307,20 @@ AlignedBuffer<float> spread(MatrixView<const float> x, const StreamView& a, Stre
   return buffer;
 }
 
+template <typename T>
+void check_stream(MatrixView<const T> x, const PackedMatrix& a, float beta, MatrixView<T> y) {
+  check_beta(beta);
+  check_operand("x", x, x.rows, a.depth());
+  check_operand("y", y, x.rows, a.rows());
+}
+
 }  // namespace
 
 HWY_EXPORT(MultiplyStream);
 
-void multiply_stream(MatrixView<const float> x, const PackedMatrix& packed, const float* bias,
-                     float beta, MatrixView<float> y) {
+void stream_forward(MatrixView<const float> x, const PackedMatrix& packed, const float* bias,
+                    float beta, MatrixView<float> y) {
+  check_stream(x, packed, beta, y);
   const StreamView a = packed.stream();
   StreamInputs inputs;
   const AlignedBuffer<float> spread_x = spread(x, a, inputs);
@@ -326,6 +336,15 @@ void multiply_stream(MatrixView<const float> x, const PackedMatrix& packed, cons
     HWY_DYNAMIC_DISPATCH(MultiplyStream)
     (a, first, std::min(a.blocks, first + blocks), inputs, out);
   });
+}
+
+void stream_forward(MatrixView<const Bf16> x, const PackedMatrix& a, const float* bias, float beta,
+                    MatrixView<Bf16> y) {
+  check_stream(x, a, beta, y);
+  const MatrixView<float> sums(fp32_copy(CopyOf::kResult, y.rows * y.cols), y.rows, y.cols);
+  if (beta != 0.0f) expand(y, sums);
+  stream_forward(expanded(CopyOf::kFirst, x), a, bias, beta, sums);
+  round_to_bf16(sums, y);
 }
 
 }  // namespace weft

@@ -57,6 +57,6 @@ class TileSink {
 // Where each row stands: the inverse of an order.
 std::vector<int64_t> places_of(const int32_t* order, int64_t rows);
 
-void multiply(const PackedMatrix& a, int64_t cols, const PanelSource& b, const TileSink& c);
+void multiply_panels(const PackedMatrix& a, int64_t cols, const PanelSource& b, const TileSink& c);
 
 }  // namespace weft
