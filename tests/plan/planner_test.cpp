@@ -35,7 +35,7 @@ void write(const fs::path& path, const std::string& text) { std::ofstream(path) 
 
 // The cache as if it had been measured on a quiet machine: nothing in it is measured again.
 void calm(const fs::path& path) {
-  static const std::regex last_number(R"(, *[-+.e0-9]+\s*\])");
+  static const std::regex last_number(R"(,\s*[-+.e0-9]+\s*\])");
   write(path, std::regex_replace(read(path), last_number, ", 1]"));
 }
 
