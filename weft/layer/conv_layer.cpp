@@ -189,7 +189,7 @@ void ConvLayer::backward_data(const LayerWeights& weights, ImageView<const T> g,
                const Stopwatch watch(times_.of(Product::kBackwardData));
                multiply(call);
              });
-  if (wants_cosine()) compare_with_exact<T>(weights, shape, in, output.data());
+  if (wants_cosine(weights)) compare_with_exact<T>(weights, shape, in, output.data());
   output.finish();
 }
 

@@ -14,6 +14,7 @@
 #include "weft/mask/solver.h"
 #include "weft/mask/taps.h"
 #include "weft/mask/verify.h"
+#include "weft/pack/compact.h"
 #include "weft/pack/group_check.h"
 #include "weft/recipe/schedule.h"
 
@@ -311,7 +312,7 @@ template const Layer::Operands& Layer::operands<Bf16>(const LayerWeights&);
 void Layer::make_operands(const LayerWeights& weights) {
   {
     const Stopwatch watch(times_.mask);
-    make_values(weights.values);
+    make_values(weights);
     operands_ = Operands();
     if (state_.sparse()) describe(operands_);
     operands_.forward.precision = operands_.backward.precision = settings_.precision;
@@ -322,18 +323,25 @@ void Layer::make_operands(const LayerWeights& weights) {
   operands_valid_ = true;
 }
 
-void Layer::make_values(const float* weights) {
+void Layer::make_values(const LayerWeights& weights) {
   const bool fp8 = recipe().fp8, sparse = state_.sparse();
-  own_values_ = fp8 || (sparse && !values_are_weights(recipe()));
+  const bool given = weights.operand != nullptr, compact = weights.compact != nullptr;
+  WEFT_CHECK(!compact || (sparse && recipe().has_fixed_mask()),
+             "{}: compact weights are for a layer with a mask that stays", label());
+  own_values_ = fp8 || compact || (sparse && !given && !values_are_weights(recipe()));
   own_backward_values_ = fp8;
   if (!own_values_) return;
   const auto size = static_cast<size_t>(shape_.outs * shape_.cols());
   forward_values_.reserve(size);
   const std::span<float> forward(forward_values_.data(), size);
-  if (sparse) {
-    forward_values(input_of({weights}), state_, forward.data());
+  if (given) {
+    std::memcpy(forward.data(), weights.operand, size * sizeof(float));
+  } else if (compact) {
+    expand_compact(weights.compact, state_.forward, shape_, settings_.pattern, forward.data());
+  } else if (sparse) {
+    forward_values(input_of(weights), state_, forward.data());
   } else {
-    std::memcpy(forward.data(), weights, size * sizeof(float));
+    std::memcpy(forward.data(), weights.values, size * sizeof(float));
   }
   if (!fp8) return;
   backward_values_.reserve(size);
@@ -343,7 +351,8 @@ void Layer::make_values(const float* weights) {
 }
 
 const float* Layer::forward_operand(const LayerWeights& weights) const {
-  return own_values_ ? forward_values_.data() : weights.values;
+  if (own_values_) return forward_values_.data();
+  return weights.operand != nullptr ? weights.operand : weights.values;
 }
 const float* Layer::backward_operand(const LayerWeights& weights) const {
   return own_backward_values_ ? backward_values_.data() : forward_operand(weights);
@@ -363,16 +372,19 @@ Pattern Layer::operand_pattern() const {
   return alike ? pattern : Pattern(pattern.keep(), pattern.group());
 }
 
+// A union of candidates keeps more than N:M until the last are removed.
+bool Layer::keeps_more(int64_t step) const {
+  const auto more = recipe().forward->keeps_more;
+  return more != nullptr && more(recipe(), step, settings_.total_steps);
+}
+
 void Layer::describe(Operands& operands) const {
   const Pattern pattern = operand_pattern();
   const Pattern unshared(pattern.keep(), pattern.group());
   const ForwardPart& part = *recipe().forward;
-  // A union of candidates keeps more than N:M until the last are removed.
-  const bool keeps_more =
-      part.keeps_more != nullptr && part.keeps_more(recipe(), state_.step, settings_.total_steps);
   operands.forward.mask = &state_.forward;
   operands.forward.pattern = pattern;
-  operands.forward.ragged = keeps_more;
+  operands.forward.ragged = keeps_more(state_.step);
   if (pattern.share() > 1) operands.forward.row_order = state_.row_order;
   operands.backward.mask = state_.backward.rows() > 0 ? &state_.backward : &state_.forward;
   operands.backward.pattern = part.transposable ? pattern : unshared;
@@ -381,7 +393,7 @@ void Layer::describe(Operands& operands) const {
   operands.backward.ragged = !part.transposable || !state_.row_order.empty();
   operands.planned = pattern;
   operands.masked_gradient = recipe().gradient->masked;
-  if (keeps_more) {  // the pattern of its density stands for it
+  if (operands.forward.ragged) {  // the pattern of its density stands for it
     const double kept = state_.forward.density() * pattern.group();
     const int keep =
         std::clamp(static_cast<int>(std::ceil(kept - 0.05)), pattern.keep(), pattern.group());
@@ -458,21 +470,22 @@ void Layer::give_mask(Mask mask) {
   WEFT_CHECK(mask.rows() == shape_.outs && mask.cols() == shape_.cols(),
              "{}: a mask of {} x {} for a weight of {} x {}", label(), mask.rows(), mask.cols(),
              shape_.outs, shape_.cols());
-  require_pattern(mask);
+  require_pattern(mask, state_.row_order, label());
   forget_operands();
   state_.forward = std::move(mask);
   state_.begun = true;
   state_.refreshed = state_.step;
 }
 
-void Layer::require_pattern(const Mask& mask) const {
+void Layer::require_pattern(const Mask& mask, const std::vector<int64_t>& row_order,
+                            const std::string& context) const {
   const Pattern& pattern = settings_.pattern;
-  const Mask placed = in_row_order(mask, state_.row_order);
+  const Mask placed = in_row_order(mask, row_order);
   int64_t violations = count_groups_in(placed, shape_, pattern).violations;
   if (recipe().forward->transposable) {
     violations += count_groups_out(placed, shape_, pattern).violations;
   }
-  WEFT_CHECK(violations == 0, "{}: a mask that violates {} in {} groups", label(), pattern.str(),
+  WEFT_CHECK(violations == 0, "{}: a mask that violates {} in {} groups", context, pattern.str(),
              violations);
   if (pattern.share() > 1 && !recipe().has_fixed_mask()) require_sharing(placed, pattern);
 }
@@ -555,6 +568,7 @@ void Layer::load_state(std::span<const StateArray> arrays) {
       state.begun && !is_dense_step(recipe(), state.refreshed, settings_.total_steps);
   WEFT_CHECK(state.sparse() == sparse, "{}: step {} has {} mask, and should have {}", context,
              state.refreshed, state.sparse() ? "a" : "no", sparse ? "one" : "none");
+  if (sparse && !keeps_more(state.step)) require_pattern(state.forward, state.row_order, context);
   state_ = std::move(state);
   step_pending_ = refresh_owed_ = false;
   training_pass_ = state_.call > 0 && state_.refreshed == state_.step;

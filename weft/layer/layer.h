@@ -65,10 +65,17 @@ struct LayerSettings {
   std::shared_ptr<Planner> planner;  // null: one of its own
 };
 
-// The weights of one call. Products look at the values only.
+// The weights of one call.
 struct LayerWeights {
   const float* values = nullptr;       // [outs, cols]
   std::span<const float> scores = {};  // of recipes that learn some
+  // Instead of the values, once the layer has a mask that stays: only what it keeps
+  // (pack/compact.h). They are expanded when operands are made. Gradients stay [outs, cols]; compact()
+  // takes what belongs to these.
+  const float* compact = nullptr;
+  // W̃ from outside, [outs, cols], in place of what the recipe makes of the weights: for whoever has
+  // computed it already. What the mask drops is not looked at.
+  const float* operand = nullptr;
 
   LayerWeights() = default;
   LayerWeights(const float* values, std::span<const float> scores = {})
@@ -244,8 +251,9 @@ class Layer {
   // Products per packing of the weights, for the planner.
   int products_per_pack() const { return settings_.micro_batches; }
 
-  bool wants_cosine() const {
-    return settings_.telemetry && measure_cosine_ && state_.backward.rows() > 0;
+  bool wants_cosine(const LayerWeights& weights) const {
+    return settings_.telemetry && measure_cosine_ && state_.backward.rows() > 0 &&
+           weights.values != nullptr;
   }
   void set_cosine(double cosine) { cosine_ = cosine; }
 
@@ -260,14 +268,17 @@ class Layer {
   enum class Occasion : uint8_t { kStep, kTrainingPass, kReplaced };
   void update(const LayerWeights& weights, Occasion occasion);
   LayerInput input_of(const LayerWeights& weights) const;
-  void make_values(const float* weights);
+  void make_values(const LayerWeights& weights);
   void describe(Operands& operands) const;
   Pattern operand_pattern() const;
   double retained_as_rows_lie(const float* weights) const;
   std::string state_owner() const;
   StateShape state_shape() const;
   void make_operands(const LayerWeights& weights);
-  void require_pattern(const Mask& mask) const;
+  bool keeps_more(int64_t step) const;
+  // Error, with the context, unless a forward mask obeys the pattern.
+  void require_pattern(const Mask& mask, const std::vector<int64_t>& row_order,
+                       const std::string& context) const;
 
   WeightShape shape_;
   int64_t channel_groups_;

@@ -131,7 +131,7 @@ void LinearLayer::backward_data(const LayerWeights& weights, MatrixView<const T>
     weight_product<T>(call, own.backward, backward_operand(weights), way, backward_pack_,
                       dense_backward_);
   });
-  if (wants_cosine()) compare_with_exact<T>(weights, gradient.view(), dx);
+  if (wants_cosine(weights)) compare_with_exact<T>(weights, gradient.view(), dx);
 }
 
 // Gives the call the operand that its way takes, and computes it.
