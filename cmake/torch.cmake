@@ -45,4 +45,10 @@ function(weft_find_torch dir)
   # warns of each second libgomp that it sees; and so the programs keep the folder when installed.
   target_link_options(torch INTERFACE -L${lib} -Wl,-rpath,${lib})
   target_link_libraries(torch INTERFACE -ltorch_cpu -lc10)
+  # libtorch_cpu holds a oneDNN of its own, and a few weak symbols of it are visible: the functions that
+  # set up sgemm. Both libraries use those of the first one that is loaded. Debian's must be that one,
+  # because weft computes with it; torch multiplies with MKL.
+  find_library(WEFT_DNNL_LIBRARY dnnl REQUIRED)
+  target_link_options(torch BEFORE INTERFACE
+    LINKER:--push-state,--no-as-needed ${WEFT_DNNL_LIBRARY} LINKER:--pop-state)
 endfunction()
