@@ -250,8 +250,7 @@ void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
   const float* wide = as_floats(g, shape.y_size());
   AlignedBuffer<float> scales(static_cast<size_t>(shape.y_size()));
   sample_conv_scales(wide, shape, options, scales.data());
-  const auto sample =
-      round_like(g, sampled(wide, scales.data(), shape.y_size(), sampling.rounding));
+  const auto sample = round_like(g, sampled(wide, std::move(scales), sampling.rounding));
   multiply(call_of<T>(Product::kBackwardWeight, shape, x, sample.data(), dw));
 }
 

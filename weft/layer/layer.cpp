@@ -226,8 +226,12 @@ void Layer::compute(Product product, const std::optional<Request>& request, Matr
   if (route.contestants.empty()) return run(route.way, result);
   const size_t count = route.contestants.size();
   std::vector<double>& ms = measured_ms(*request, product, count);
-  const MatrixView<T> scratch(planner().scratch<T>(result.rows * result.cols), result.rows,
-                              result.cols);
+  // Written once before anything is timed, so that no way has to wait for its pages.
+  AlignedBuffer<T> memory(static_cast<size_t>(result.rows * result.cols));
+  std::fill_n(memory.data(), memory.size(), T());
+  const MatrixView<T> scratch(memory.data(), result.rows, result.cols);
+  // A dense copy that serves one product only need not outlive it.
+  borrows_ = settings_.micro_batches == 1;
   const LayerTimes before = times_;
   LayerTimes counted = before;
   for (size_t k = 0; k < count; ++k) {
@@ -240,6 +244,7 @@ void Layer::compute(Product product, const std::optional<Request>& request, Matr
       run(route.contestants[i], scratch);
     }
     ms[i] += 1e3 * seconds;
+    give_back_copy<T>();
     if (route.contestants[i] != route.way) continue;
     counted = times_;
     for (int64_t r = 0; r < result.rows; ++r) {
@@ -247,6 +252,7 @@ void Layer::compute(Product product, const std::optional<Request>& request, Matr
     }
   }
   times_ = counted;
+  borrows_ = false;
 }
 template void Layer::compute(Product, const std::optional<Request>&, MatrixView<float>,
                              const Run<float>&);
@@ -278,6 +284,14 @@ std::vector<double>& Layer::measured_ms(const Request& request, Product product,
   }
   measured_.push_back({request, product, std::vector<double>(contestants)});
   return measured_.back().ms;
+}
+
+template <typename T>
+void Layer::give_back_copy() {
+  if (borrower_ == nullptr) return;
+  borrower_->forget();
+  borrower_->swap(planner().spare<T>());
+  borrower_ = nullptr;
 }
 
 // Of the whole step: what is packed once serves all of its micro-batches.
@@ -403,6 +417,10 @@ void Layer::describe(Operands& operands) const {
 
 template <typename T>
 const T* Layer::dense_copy(DenseCopy& copy, const Operand& operand, const float* values) {
+  if (borrows_) {
+    copy.swap(planner().spare<T>());
+    borrower_ = &copy;
+  }
   const Stopwatch watch(times_.pack);
   return copy.of<T>(operand, values, shape_);
 }

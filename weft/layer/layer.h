@@ -236,7 +236,7 @@ class Layer {
   const float* backward_operand(const LayerWeights& weights) const;
 
   // Computes a product as the planner says: run(way, result) does. While the planner measures,
-  // every way is taken in turn, into memory of the planner's, and one result is copied from there.
+  // every way is taken in turn, into other memory, and one result is copied from there.
   // request: nothing if there is nothing to decide, and the product is dense.
   using Request = std::variant<PlanRequest, ConvRequest>;
   template <typename T>
@@ -264,6 +264,8 @@ class Layer {
   Route route_of(const Request& request, Product product);
   std::vector<double>& measured_ms(const Request& request, Product product, size_t contestants);
   void hand_over_times();
+  template <typename T>
+  void give_back_copy();
 
   enum class Occasion : uint8_t { kStep, kTrainingPass, kReplaced };
   void update(const LayerWeights& weights, Occasion occasion);
@@ -308,7 +310,9 @@ class Layer {
     std::vector<double> ms;  // of each contestant
   };
   std::vector<Measured> measured_;
-  bool has_measured_ = false;  // so that some packs are of ways that were not chosen
+  bool has_measured_ = false;      // so that some packs are of ways that were not chosen
+  bool borrows_ = false;           // dense copies are made in memory of the planner's
+  DenseCopy* borrower_ = nullptr;  // that has it
 };
 
 }  // namespace weft

@@ -242,8 +242,7 @@ void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
   const float* wide = as_floats(g.data, g.rows * g.cols);
   AlignedBuffer<float> scales(static_cast<size_t>(g.rows * g.cols));
   sample_scales({wide, g.rows, g.cols}, sampling.options, {scales.data(), g.rows, g.cols});
-  const auto sample =
-      round_like(g.data, sampled(wide, scales.data(), g.rows * g.cols, sampling.rounding));
+  const auto sample = round_like(g.data, sampled(wide, std::move(scales), sampling.rounding));
   dense_weight(MatrixView<const T>(sample.data(), g.rows, g.cols), x, way, dw);
 }
 

@@ -40,6 +40,9 @@ struct Operand {
 class DenseCopy {
  public:
   void forget() { valid_ = false; }
+  // For a while, the copy lies in the other buffer.
+  void swap(AlignedBuffer<float>& other) { std::swap(fp32_, other); }
+  void swap(AlignedBuffer<Bf16>& other) { std::swap(bf16_, other); }
   template <typename T>
   const T* of(const Operand& operand, const float* values, const WeightShape& shape);
 

@@ -471,7 +471,9 @@ void Planner::judge(Entry& entry, int64_t step) {
   plan.cause = PlanCause::kTrial;
   entry.trial.reset();
   entry.decided = true;
-  if (!measures(step)) scratch_ = {};
+  if (measures(step)) return;
+  spare_ = {};
+  spare_bf16_ = {};
 }
 
 void Planner::settle(int64_t step) {
@@ -496,14 +498,12 @@ void Planner::apply_at_once() {
 }
 
 template <>
-float* Planner::scratch(int64_t size) {
-  scratch_.reserve(static_cast<size_t>(size));
-  return scratch_.data();
+AlignedBuffer<float>& Planner::spare() {
+  return spare_;
 }
 template <>
-Bf16* Planner::scratch(int64_t size) {
-  static_assert(2 * sizeof(Bf16) == sizeof(float));
-  return reinterpret_cast<Bf16*>(scratch<float>((size + 1) / 2));
+AlignedBuffer<Bf16>& Planner::spare() {
+  return spare_bf16_;
 }
 
 template <typename Request>

@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "weft/core/aligned_buffer.h"
+#include "weft/core/bf16.h"
 #include "weft/kernel/kernels.h"
 #include "weft/plan/timings.h"
 #include "weft/plan/trial.h"
@@ -196,9 +197,9 @@ class Planner {
   // Choices that have been made hold from the first step on, for layers that begin to train with
   // them; otherwise each of them computes as the first did until they were made.
   void apply_at_once();
-  // Memory for results that do not count, as large as the largest. Gone when nothing is under trial.
+  // Memory that layers under trial lend each other, so that it takes little. Gone when nothing is.
   template <typename T>
-  T* scratch(int64_t size);
+  AlignedBuffer<T>& spare();
 
   // ---- choices as text
   // The choices made so far, and a planner that repeats them: a request that is not among them is
@@ -263,7 +264,8 @@ class Planner {
   // as saved.
   std::map<std::string, Entry> entries_;
   std::map<std::string, ProductPlan> untrained_;  // of evaluations before any training
-  AlignedBuffer<float> scratch_;
+  AlignedBuffer<float> spare_;
+  AlignedBuffer<Bf16> spare_bf16_;
 };
 
 }  // namespace weft
