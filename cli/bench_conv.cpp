@@ -3,6 +3,7 @@
 #include "bench/environment.h"
 #include "cli/progress.h"
 #include "cli/shared.h"
+#include "weft/core/error.h"
 #include "weft/plan/timings.h"
 #include "weft/report/table.h"
 
