@@ -1,11 +1,11 @@
 #include "bench/gemm.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
 
+#include "bench/clock.h"
 #include "bench/peak.h"
 #include "bench/peers.h"
 #include "bench/rounds.h"
@@ -24,24 +24,6 @@
 
 namespace weft::bench {
 namespace {
-
-double now_ms() {
-  return std::chrono::duration<double, std::milli>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-// Milliseconds of one run, over at least a millisecond of runs.
-template <typename Body>
-double time_ms(Body body) {
-  const double begun = now_ms();
-  int runs = 0;
-  do {
-    body();
-    ++runs;
-  } while (now_ms() - begun < 1.0);
-  return (now_ms() - begun) / runs;
-}
 
 // Milliseconds of one run whose operands are in no cache.
 template <typename Body>

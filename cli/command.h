@@ -58,6 +58,8 @@ struct CommandEntry {
   std::unique_ptr<Command> command;
 };
 
+CommandEntry bench_attention_command();
+CommandEntry bench_conv_command();
 CommandEntry bench_convert_command();
 CommandEntry bench_gemm_command();
 CommandEntry bench_solve_command();

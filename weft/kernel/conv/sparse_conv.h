@@ -9,6 +9,8 @@
 // tokens; backward-data holds the columns of one image per thread, taps * group_ins * positions
 // floats. bf16 activations are expanded to fp32, and results rounded to the nearest bf16 once, at
 // the end; the copies are as large as the tensors, in memory that the calling thread keeps.
+//
+// Test: tests/kernel/conv/conv_test.cpp. Benchmark: `weft bench conv`.
 #pragma once
 
 #include "weft/core/bf16.h"

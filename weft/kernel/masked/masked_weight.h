@@ -21,6 +21,8 @@
 //
 // Cost: 2 · tokens · kept flops, bound by loads, and turning over g and x. The calling thread keeps
 // a float per kept entry and xᵀ, of which 4 MB or one panel at a time. Measured: docs/speed.md.
+//
+// Test: tests/kernel/masked. Benchmark: `weft bench gemm --op bwd_w_masked`.
 #pragma once
 
 #include "weft/core/bf16.h"
