@@ -232,18 +232,22 @@ TEST(Mask, FailsCleanlyWhereItCannotReadOrWrite) {
             (std::set<std::string>{"model.safetensors", "broken.safetensors"}));
 }
 
+// Until a second file is there: the temporary one of a program that writes.
+void wait_until_begun(const ScratchFolder& folder) {
+  for (int i = 0; i < 1000; ++i) {
+    if (names_in(folder.path()).size() > 1) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ADD_FAILURE() << "it does not begin to write";
+}
+
 TEST(Mask, ASignalLeavesNothingBehind) {
   const ScratchFolder folder;
   ASSERT_EQ(run({"synth", folder / "big.safetensors", "--width", "512", "--layers", "3"}).code, 0);
   for (const int signal : {SIGINT, SIGTERM}) {
     Program program({"mask", folder / "big.safetensors", folder / "out.safetensors", "--pattern",
                      "16:32", "--transposable", "--solver", "flow"});
-    const auto begun = [&] {
-      return names_in(folder.path()).size() > 1;
-    };  // its temporary file is there
-    for (int i = 0; i < 1000 && !begun(); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    ASSERT_TRUE(begun());
+    wait_until_begun(folder);
     ::kill(program.pid(), signal);
     EXPECT_EQ(program.wait().code, 128 + signal);
     EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"big.safetensors"});
@@ -262,16 +266,18 @@ TEST(Mask, MemoryDoesNotGrowWithTheCheckpoint) {
   EXPECT_LT(masked.peak_bytes, 120'000'000) << "of a checkpoint of 300 MB";
 }
 
+// The signal comes while it works: after its handlers are in place, and long before its end.
 TEST(Mask, ANohupIsObeyed) {
   const ScratchFolder folder;
-  ASSERT_EQ(run({"synth", folder / "m.safetensors", "--width", "512", "--layers", "2"}).code, 0);
+  ASSERT_EQ(run({"synth", folder / "m.safetensors", "--width", "256", "--layers", "1"}).code, 0);
   std::signal(SIGHUP, SIG_IGN);
-  Program program(
-      {"mask", folder / "m.safetensors", folder / "out.safetensors", "--pattern", "2:4"});
+  Program program({"mask", folder / "m.safetensors", folder / "out.safetensors", "--pattern",
+                   "16:32", "--transposable", "--solver", "flow"});
   std::signal(SIGHUP, SIG_DFL);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  wait_until_begun(folder);
   ::kill(program.pid(), SIGHUP);
   EXPECT_EQ(program.wait().code, 0);
+  EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"m.safetensors", "out.safetensors"}));
 }
 
 TEST(Mask, TakesEmptyWeights) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -223,7 +224,10 @@ TEST_F(TrainerCommands, AGptWritesOnItsPackedWeights) {
   const Json json = run({"generate", folder("gpt"), "--bytes", "8", "--temperature", "0", "--json",
                          "--rounds", "1"})
                         .json();
-  EXPECT_GT(json["dense_tokens_per_second"].get<double>(), 0.0);
+  const auto speed = json["tokens_per_second"].get<double>(),
+             dense = json["dense_tokens_per_second"].get<double>();
+  EXPECT_GT(dense, 0.0);
+  EXPECT_NEAR(json["ratio"].get<double>(), speed / dense, 1e-9 * speed / dense);
   EXPECT_EQ(json["tokens"], 8);
 }
 
@@ -262,11 +266,13 @@ TEST_F(TrainerCommands, CompareWritesItsTable) {
     }
     EXPECT_EQ(row["runs"].size(), 2u);
   }
+  EXPECT_EQ(document["rows"][0]["step_ratio"], 1.0) << "dense against itself";
   EXPECT_EQ(document["rows"][2]["check"], "dense by design");
   std::vector<std::string> brief = arguments;
   brief.insert(brief.end(), {"--brief", "--no-memory"});
   const Outcome again = run(brief);  // everything is there already
   ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_TRUE(contains(again.out, "t-sr-ste")) << again.out;
   size_t longest = 0;
   std::istringstream lines(again.out);
   for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
@@ -283,10 +289,17 @@ TEST_F(TrainerCommands, BenchStepHasItsRecords) {
   const Json records = outcome.json();
   ASSERT_EQ(records.size(), 4u);
   for (const Json& record : records) {
-    for (const char* name :
-         {"ratio", "rss_ratio", "plain_torch_ms", "plain_torch_all_threads_ms"}) {
-      EXPECT_GT(record[name].get<double>(), 0.0) << name;
-    }
+    const auto figure = [&](const char* name) { return record[name].get<double>(); };
+    const double ratio = figure("dense_ms") / figure("step_ms");
+    EXPECT_NEAR(figure("ratio"), ratio, 1e-9 * ratio);
+    const double over_torch = figure("plain_torch_ms") / figure("dense_ms");
+    EXPECT_NEAR(figure("dense_over_plain_torch"), over_torch, 1e-9 * over_torch);
+    EXPECT_GT(figure("plain_torch_all_threads_ms"), 0.0);
+    // Parts of a step: `other_ms` is the rest of it, and not below zero.
+    const double parts = (figure("mask_share") + figure("pack_share")) * figure("step_ms") +
+                         figure("fwd_ms") + figure("bwd_x_ms") + figure("bwd_w_ms");
+    const double rest = std::max(0.0, figure("step_ms") - parts);
+    EXPECT_NEAR(figure("other_ms"), rest, 1e-9 * figure("step_ms"));
     for (const char* name : {"mask_share", "pack_share"}) {
       EXPECT_GT(record[name].get<double>(), 0.0) << name;
       EXPECT_LT(record[name].get<double>(), 1.0) << name;

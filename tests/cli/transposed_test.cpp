@@ -1,6 +1,7 @@
 // Weights stored [ins, outs], through every command.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "tests/cli/outcomes.h"
@@ -216,6 +217,7 @@ TEST(Transposed, FullDeltasAreMergedWithThePatternAlongInputs) {
     report_of({"merge", masked, delta, out, "--mask", mask});
     EXPECT_EQ(run({"check", out}).code, 0);
     const auto before = floats_of(masked, "fc.weight"), after = floats_of(out, "fc.weight");
+    EXPECT_EQ(std::ranges::count(after, 0.0F), std::ranges::count(before, 0.0F));
     for (size_t i = 0; i < after.size(); ++i) {
       const float sum = static_cast<float>(double{before[i]} + fc[i]);
       EXPECT_TRUE(after[i] == 0 || after[i] == sum) << i;

@@ -15,6 +15,14 @@
 namespace weft::test {
 namespace {
 
+double median_step_ms(const std::filesystem::path& folder) {
+  std::vector<double> all;
+  for (const Json& line : step_lines(folder)) all.push_back(line["step_ms"].get<double>());
+  std::ranges::sort(all);
+  return all.size() % 2 == 1 ? all[all.size() / 2]
+                             : 0.5 * (all[all.size() / 2 - 1] + all[all.size() / 2]);
+}
+
 TEST(Compare, BeginsAlikeAndGoesOnWhereItWasStopped) {
   const ScratchFolder scratch;
   CompareOptions options;
@@ -41,21 +49,19 @@ TEST(Compare, BeginsAlikeAndGoesOnWhereItWasStopped) {
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(result->rows[i].metrics, whole->rows[i].metrics) << "stopped or not";
     EXPECT_EQ(result->rows[i].metrics.size(), 2u);
-    EXPECT_GT(result->rows[i].step_ratio, 0.0);
+    double ratio = 0.0;  // the mean over both seeds
+    for (const int64_t seed : {1, 2}) {
+      const auto own = run_folder_name(result->rows[i].recipe, result->rows[i].pattern, seed);
+      ratio += 0.5 * median_step_ms(scratch / "a" / fmt::format("dense-seed{}", seed)) /
+               median_step_ms(scratch / "a" / own);
+    }
+    EXPECT_NEAR(result->rows[i].step_ratio, ratio, 1e-9) << result->rows[i].recipe;
   }
   // Done already: nothing is trained again. Other options: refused.
   EXPECT_TRUE(compare(scratch / "a", options, nullptr, [](double) { FAIL(); }));
   options.run.steps = 13;
   EXPECT_TRUE(contains(message_of([&] { compare(scratch / "a", options, nullptr, [](double) {}); }),
                        "a run with --steps 12, and 13 is asked for"));
-}
-
-double median_step_ms(const std::filesystem::path& folder) {
-  std::vector<double> all;
-  for (const Json& line : step_lines(folder)) all.push_back(line["step_ms"].get<double>());
-  std::ranges::sort(all);
-  return all.size() % 2 == 1 ? all[all.size() / 2]
-                             : 0.5 * (all[all.size() / 2 - 1] + all[all.size() / 2]);
 }
 
 // What is added to a finished comparison is timed against a dense run that takes turns with it.

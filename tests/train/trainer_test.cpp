@@ -143,6 +143,12 @@ TEST(Trainer, MetricsHaveTheTelemetryOfEveryRecipe) {
       for (const char* name : {"mask", "pack", "fwd", "bwd_x", "bwd_w", "forward", "step"}) {
         EXPECT_TRUE(entry["split_ms"][name].is_number()) << name;
       }
+      auto parts = entry["split_ms"]["clip"].get<double>();
+      for (const char* name : {"data", "forward", "backward", "step"}) {
+        EXPECT_GT(entry["split_ms"][name].get<double>(), 0.0) << name;
+        parts += entry["split_ms"][name].get<double>();
+      }
+      EXPECT_LE(parts, entry["step_ms"].get<double>() + 0.005) << "rounded to 0.001 each";
       EXPECT_EQ(entry["layers"].size(), recipe.name == "dense" ? 0u : 1u) << "hidden1";
       if (recipe.name == "dense") continue;
       const Json& layer = entry["layers"]["hidden1"];
