@@ -111,13 +111,12 @@ TEST(Compare, AnAddedRecipeTakesTurnsWithADenseRunOfItsOwn) {
   EXPECT_EQ(*result->rows[3].dense_flips, counted.at("transposable+mask_every=1@2:4"));
 }
 
-// Nothing has begun while plans are made: a comparison that is stopped there leaves it at that.
-TEST(Compare, StopsWhileItPlansAndWhileItEvaluates) {
+// A comparison that is stopped before its first run has begun leaves it at that.
+TEST(Compare, StopsBeforeItBeginsAndWhileItEvaluates) {
   const ScratchFolder scratch;
   CompareOptions options;
   options.run = small_run("mlp");
   options.run.plan = "auto";
-  options.run.width = 20;  // of no other test: it has to be measured
   options.recipes = {"sr-ste"};
   options.patterns = {"2:4"};
   options.seeds = 1;

@@ -117,18 +117,5 @@ TEST(Stop, InAnEvaluationLosesNothing) {
   }
 }
 
-TEST(Stop, APlannerMeasuresNothingMore) {
-  std::atomic<int> stop{0};
-  Planner planner(PlanMode::kAuto, "");
-  planner.stop_when(&stop);
-  const PlanRequest request{.shape = {8, 16, 16}, .pattern = Pattern(2, 4)};
-  planner.plan(request);
-  stop = SIGTERM;
-  planner.plan(request);  // decided already
-  EXPECT_THROW(planner.plan({.shape = {8, 16, 32}, .pattern = Pattern(2, 4)}), Stopped);
-  planner.stop_when(nullptr);
-  planner.plan({.shape = {8, 16, 32}, .pattern = Pattern(2, 4)});
-}
-
 }  // namespace
 }  // namespace weft::test
