@@ -397,9 +397,9 @@ TEST(Planner, LetsStreamsCompeteForFewTokens) {
 
   Planner saved = Planner::from_saved(
       R"({"version": 2, "untrained": {}, "plans": {
-          "1x256x512/2:4/0/fwd": {"since": 0, "size": 1, "weights": "w", "path": "sparse stream"},
-          "1x256x512/2:4/0/bwd_x_ragged": {"since": 0, "size": 1, "weights": "w", "path": "dense"},
-          "1x256x512/2:4/0/bwd_w": {"since": 0, "size": 1, "weights": "w", "path": "sparse stream"}
+          "1x256x512/2:4/0/fwd": {"begun": 0, "since": 0, "size": 1, "weights": "w", "path": "sparse stream"},
+          "1x256x512/2:4/0/bwd_x_ragged": {"begun": 0, "since": 0, "size": 1, "weights": "w", "path": "dense"},
+          "1x256x512/2:4/0/bwd_w": {"begun": 0, "since": 0, "size": 1, "weights": "w", "path": "sparse stream"}
           }})");
   request.products_per_pack = 0;
   request.precision = Precision::kFp32;
@@ -533,16 +533,16 @@ TEST(Planner, RepeatsASavedPlan) {
   const auto plans = [](const char* entry) {
     return fmt::format(R"({{"version": 2, "untrained": {{}}, "plans": {{"a": {}}}}})", entry);
   };
-  EXPECT_NO_THROW(
-      Planner::from_saved(plans(R"({"since": 0, "size": 1, "weights": "w", "path": "dense"})")));
+  EXPECT_NO_THROW(Planner::from_saved(
+      plans(R"({"begun": 0, "since": 0, "size": 1, "weights": "w", "path": "dense"})")));
   for (const std::string& bad :
        {std::string(), std::string("{"), std::string("[]"), std::string("{}"),
         std::string(R"({"version": 1, "plans": {}, "untrained": {}})"),
         std::string(R"({"version": 2, "plans": []})"),
         std::string(R"({"version": 2, "plans": {}})"), plans("[]"), plans("{}"),
-        plans(R"({"since": -1, "size": 1, "weights": "w", "path": "dense"})"),
-        plans(R"({"since": 0, "size": 1, "weights": 3, "path": "dense"})"),
-        plans(R"({"since": 0, "size": 1, "weights": "w", "path": "fast"})")}) {
+        plans(R"({"begun": 0, "since": -1, "size": 1, "weights": "w", "path": "dense"})"),
+        plans(R"({"begun": 0, "since": 0, "size": 1, "weights": 3, "path": "dense"})"),
+        plans(R"({"begun": 0, "since": 0, "size": 1, "weights": "w", "path": "fast"})")}) {
     EXPECT_TRUE(contains(message_of([&] { Planner::from_saved(bad); }), "saved plan")) << bad;
   }
 }

@@ -102,7 +102,7 @@ TEST(PlannedRun, TellsItsPlanOnceItIsDecided) {
   trainer.advance(3);
   EXPECT_TRUE(plans.told.empty());
   trainer.advance(2 * Trial::kSteps);
-  EXPECT_EQ(plans.told.size(), 4U) << "two hidden layers, and the ends";
+  EXPECT_EQ(plans.told.size(), 3U) << "two hidden layers, and the head";
 }
 
 }  // namespace

@@ -404,6 +404,7 @@ Planner::Entry& Planner::entry_for(const Request& request, Product product, int6
     entry.decided = true;
     ++revision_;
   } else {
+    entry.begun = step;
     entry.plan = plan_while_measuring(request, form);
     begin_trial(request, step, entry);
   }
@@ -492,7 +493,7 @@ bool Planner::measures(int64_t step) const {
 
 void Planner::apply_at_once() {
   for (auto& [key, entry] : entries_) {
-    if (entry.decided) entry.since = 0;
+    if (entry.decided) entry.begun = entry.since = 0;
   }
   ++revision_;
 }
@@ -520,7 +521,7 @@ Way Planner::way_in_evaluation(const Request& request, Product product, int64_t 
   // Of those that training had met by this step: a resumed run knows of later ones.
   const Entry* nearest = nullptr;
   for (const auto& [key, entry] : entries_) {
-    if (entry.weights != weights || step < entry.since - Trial::kSteps) continue;
+    if (entry.weights != weights || step < entry.begun) continue;
     if (nearest == nullptr || distance(entry) < distance(*nearest)) nearest = &entry;
   }
   if (nearest != nullptr) {
@@ -600,7 +601,10 @@ int64_t whole_in(const Json& entry, const char* name, const std::string& key) {
 std::string Planner::saved() const {
   Json plans = Json::object();
   for (const auto& [key, entry] : entries_) {
-    Json one{{"since", entry.since}, {"size", entry.size}, {"weights", entry.weights}};
+    Json one{{"begun", entry.begun},
+             {"since", entry.since},
+             {"size", entry.size},
+             {"weights", entry.weights}};
     if (entry.decided) one["path"] = entry.plan.path();
     plans.append(key, std::move(one));
   }
@@ -625,6 +629,7 @@ void Planner::remember(std::string_view text) {
   std::map<std::string, Entry> entries;
   for (const auto& [key, value] : object_in(root, "plans").members()) {
     Entry entry;
+    entry.begun = whole_in(value, "begun", key);
     entry.since = whole_in(value, "since", key);
     entry.size = whole_in(value, "size", key);
     WEFT_CHECK(value.contains("weights") && value["weights"].is_string(),

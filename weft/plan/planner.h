@@ -217,6 +217,7 @@ class Planner {
   struct Entry {
     std::string weights;   // the request without tokens or images: what evaluation looks for
     int64_t size = 0;      // tokens or images
+    int64_t begun = 0;     // the training step that asked first
     int64_t since = 0;     // training steps from this one on follow the plan
     bool decided = false;  // if not, it is under trial
     ProductPlan plan;
