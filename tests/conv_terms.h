@@ -47,4 +47,17 @@ inline void for_each_term(const ConvShape& s, const std::function<void(const Ter
   }
 }
 
+inline ConvShape conv_shape(int64_t images, int64_t ins, int64_t height, int64_t width,
+                            int64_t outs, int64_t kernel_h, int64_t kernel_w) {
+  ConvShape s;
+  s.images = images;
+  s.ins = ins;
+  s.height = height;
+  s.width = width;
+  s.outs = outs;
+  s.kernel_h = kernel_h;
+  s.kernel_w = kernel_w;
+  return s;
+}
+
 }  // namespace weft::test
