@@ -6,6 +6,7 @@
 
 #include "bench/clock.h"
 #include "bench/peak.h"
+#include "bench/rounds.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/kernel/kernels.h"
@@ -142,7 +143,8 @@ void time_attention(int rounds, AttentionRecord& record) {
   AttentionProblem problem(record.shape);
   problem.check();
   std::vector<double> forward, backward, steps, ratios;
-  for (int round = 0; round < rounds; ++round) {
+  for (Rounds all(rounds); all.next();) {
+    const int round = all.number();
     forward.push_back(time_ms([&] { problem.forward(); }));
     steps.push_back(time_ms([&] { problem.in_three_steps(); }));
     backward.push_back(time_ms([&] { problem.backward(); }));

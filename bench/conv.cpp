@@ -5,6 +5,7 @@
 
 #include "bench/clock.h"
 #include "bench/peak.h"
+#include "bench/rounds.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/plan/synthetic.h"
@@ -30,7 +31,8 @@ void time_conv(int rounds, ConvRecord& record) {
   SyntheticConv product(record.form, record.shape, record.pattern);
   compare_conv_paths(product, record);
   std::vector<double> dense, sparse, pack, ratios;
-  for (int round = 0; round < rounds; ++round) {
+  for (Rounds all(rounds); all.next();) {
+    const int round = all.number();
     const auto time_dense = [&] { dense.push_back(time_ms([&] { product.run_dense(); })); };
     if (round % 2 == 0) time_dense();
     sparse.push_back(time_ms([&] { product.run_sparse(); }));

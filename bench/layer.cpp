@@ -66,6 +66,7 @@ class Bench {
  public:
   Bench(const LayerShape& shape, const LayerSettings& settings, int64_t at_step)
       : layer_(make_layer(shape)) {
+    settings.planner->drop_trials();  // of layers before
     layer_->configure(settings);
     x_ = torch::randn({shape.tokens, shape.ins}).requires_grad_(true);
     g_ = torch::randn({shape.tokens, shape.outs});
@@ -77,8 +78,11 @@ class Bench {
     pass();
     check_results();
     step();  // from here on every step finds its mask and packs
-    while (settings.planner->measures(layer_->state().step)) step();
+    while (settings.planner->measured_before(layer_->state().step)) step();
     settings.planner->apply_at_once();
+    pass();
+    check_results();  // of what was chosen
+    step();
   }
 
   // Milliseconds of one.

@@ -49,6 +49,7 @@ class BlockBench {
   BlockBench(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,
              Precision precision, std::shared_ptr<Planner> planner, const Inputs& inputs)
       : inputs_(inputs) {
+    planner->drop_trials();  // of blocks before
     torch::manual_seed(1);
     block_ = std::make_shared<TransformerBlock>(
         BlockOptions{shape.width, shape.hidden, shape.heads, /*causal=*/true});
@@ -64,7 +65,7 @@ class BlockBench {
     layers_ = layers_of(*block_);
     step();  // allocates, finds masks
     if (recipe != "dense") find_rare_work();
-    while (planner->measures(layers_.front().second->state().step)) step();
+    while (planner->measured_before(layers_.front().second->state().step)) step();
     planner->apply_at_once();
     step();
   }

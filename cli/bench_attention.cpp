@@ -19,6 +19,7 @@ class BenchAttentionCommand : public Command {
     common_.declare(flags);
   }
 
+  bool measures() const override { return true; }
   int run() override {
     common_.apply();
     std::vector<AttentionShape> shapes = {shape_, shape_};

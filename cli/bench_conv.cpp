@@ -25,6 +25,7 @@ class BenchConvCommand : public Command {
     common_.declare(flags);
   }
 
+  bool measures() const override { return true; }
   int run() override {
     common_.apply();
     bench::ConvOptions options;

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
-#include <thread>
 
 #include "cli/command.h"
 #include "cli/stop_signal.h"
@@ -85,9 +84,9 @@ int run(int argc, char** argv, std::vector<CommandEntry> commands) {
     const int code = parsed.command->run();
     if (parsed.command->measures() && load.is_busy()) {
       complain(code,
-               fmt::format("others kept {:.1f} of {} CPUs busy meanwhile: timings were repeated "
-                           "up to three times as often, and may still be off",
-                           load.others(), std::thread::hardware_concurrency()));
+               fmt::format("other processes used {:.1f} of {} CPUs while this ran: timings may be "
+                           "off",
+                           load.others(), load.cpus()));
     }
     return finish_output(code);
   } catch (const UsageError& error) {

@@ -1,6 +1,7 @@
 // weft train: one run, from the first step or from where it was.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -170,10 +171,12 @@ void print_start(const Trainer& trainer) {
                                           : trainer.source().unit(),
       threads_text(threads()), current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
   print_layers(trainer.layers());
-  if (o.plan == "auto") {
+  const bool sparse = std::ranges::any_of(
+      trainer.layers(), [](const PlannedLayer& one) { return !one.report.pattern.empty(); });
+  if (o.plan == "auto" && sparse && trainer.step() == 0) {
     print(
-        fmt::format("\nIn the first {} steps dense and sparse products take turns, and the faster "
-                    "ones are chosen.\n",
+        fmt::format("\nFor {} steps from where a layer is sparse, dense and sparse products take "
+                    "turns; then the faster\nones are chosen.\n",
                     Trial::kSteps));
   }
   if (trainer.step() > 0) print(fmt::format("\ngoing on after step {}\n", trainer.step()));

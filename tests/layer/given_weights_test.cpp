@@ -24,7 +24,7 @@ LayerSettings settings_of(const std::string& recipe, PlanMode mode = PlanMode::k
   return settings;
 }
 
-// Values in columns 0, 2, 3 and 5 of 2:4 groups, of which the second and the last one are not full.
+// Columns 0, 2 and 5 are kept: the second group of 2:4, which is short, has a slot to spare.
 TEST(Compact, KeepsTheOrderAndFillsUpWithZeros) {
   const WeightShape shape{1, 7, 1};
   const Pattern pattern(2, 4);

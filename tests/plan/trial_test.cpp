@@ -94,10 +94,10 @@ TEST(Route, MeasuresOnWhatIsTooCloseToCall) {
   };
   noisy(0, Trial::kSteps);
   planner.settle(Trial::kSteps);
-  EXPECT_TRUE(planner.measures(Trial::kSteps));
+  EXPECT_TRUE(planner.measured_before(Trial::kSteps));
   noisy(Trial::kSteps, 2 * Trial::kSteps);
   planner.settle(2 * Trial::kSteps);
-  EXPECT_FALSE(planner.measures(2 * Trial::kSteps));
+  EXPECT_FALSE(planner.measured_before(2 * Trial::kSteps));
   EXPECT_EQ(way_at(planner, 2 * Trial::kSteps), kSparse);
 }
 
@@ -118,7 +118,7 @@ TEST(Route, NothingIsMeasuredThatIsGiven) {
   PlanRequest full = kRequest;
   full.pattern = Pattern(4, 4);
   EXPECT_EQ(planner.route(full, Product::kForward, 0, &kLayer).way, kDense);
-  EXPECT_FALSE(planner.measures(1));
+  EXPECT_FALSE(planner.measured_before(1));
 }
 
 // A repeated run computes as the first one did, in every step.
@@ -163,6 +163,37 @@ TEST(Route, EvaluationDoesAsTrainingDoes) {
   larger.shape.tokens *= 3;
   EXPECT_EQ(planner.evaluation_way(larger, Product::kForward, Trial::kSteps), kDense);
   EXPECT_EQ(planner.evaluation_way(larger, Product::kForward, 3), kSparse) << "as it did at step 3";
+}
+
+// Of the files of two runs that took turns, one may have been written before the decision.
+TEST(Route, AChoiceIsRememberedWhicheverFileComesFirst) {
+  Planner planner(PlanMode::kAuto, {});
+  take_steps(planner, 0, 3, 4.0, 6.0);
+  const std::string early = planner.saved();
+  take_steps(planner, 3, Trial::kSteps, 4.0, 6.0);
+  planner.settle(Trial::kSteps);
+  const std::string late = planner.saved();
+  for (const auto& [first, second] : {std::pair(early, late), std::pair(late, early)}) {
+    Planner both(PlanMode::kAuto, {});
+    both.remember(first);
+    both.remember(second);
+    EXPECT_EQ(way_at(both, Trial::kSteps), kDense);
+  }
+}
+
+// The last batch of an epoch is smaller than the others: it follows them, and needs no trial.
+TEST(Route, ABatchOfAboutTheSizeFollows) {
+  Planner planner(PlanMode::kAuto, {});
+  take_steps(planner, 0, 2, 4.0, 6.0);
+  PlanRequest smaller = kRequest;
+  smaller.shape.tokens = 300;
+  EXPECT_TRUE(planner.route(smaller, Product::kForward, 1, &kLayer).contestants.empty());
+  take_steps(planner, 2, Trial::kSteps, 4.0, 6.0);
+  planner.settle(Trial::kSteps);
+  EXPECT_EQ(planner.route(smaller, Product::kForward, Trial::kSteps, &kLayer).way, kDense);
+  smaller.shape.tokens = 100;
+  EXPECT_FALSE(planner.route(smaller, Product::kForward, 20, &kLayer).contestants.empty())
+      << "a fifth of the tokens";
 }
 
 TEST(Route, APreviewDecidesNothing) {

@@ -1,5 +1,6 @@
 // Every method on whole layers, against inputs that it is measured on anew.
 #include "weft/prune/convert_layer.h"
+#include "weft/mask/solver.h"
 
 #include <gtest/gtest.h>
 

@@ -69,13 +69,21 @@ double MachineLoad::busy_seconds(std::string_view stat, const std::vector<int>& 
   return ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-MachineLoad::MachineLoad() : wall_(wall_seconds()), busy_(busy_now()), own_(own_seconds()) {}
+MachineLoad::MachineLoad()
+    : cpus_(static_cast<int>(cpus_of_this_process().size())),
+      wall_(wall_seconds()),
+      busy_(busy_now()),
+      own_(own_seconds()) {}
+
+double MachineLoad::others(double busy, double own, double wall) {
+  constexpr double kShortest = 0.05;  // ticks are of 10 ms
+  return wall < kShortest ? 0.0 : std::max(0.0, busy - own) / wall;
+}
 
 double MachineLoad::others() const {
-  constexpr double kShortest = 0.05;  // ticks are of 10 ms
-  const double wall = wall_seconds() - wall_;
-  if (wall < kShortest) return 0.0;
-  return std::max(0.0, (busy_now() - busy_) - (own_seconds() - own_)) / wall;
+  return others(busy_now() - busy_, own_seconds() - own_, wall_seconds() - wall_);
 }
+
+bool MachineLoad::is_busy() const { return others() >= std::max(0.25, 0.02 * cpus_); }
 
 }  // namespace weft

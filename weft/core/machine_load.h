@@ -17,13 +17,17 @@ class MachineLoad {
 
   // CPUs that others have kept busy, on average, since the construction.
   double others() const;
-  // Whether that is enough to disturb timings: a quarter of a CPU.
-  bool is_busy() const { return others() >= 0.25; }
+  // Whether that is enough to disturb timings: a quarter of a CPU, or 2 % of many.
+  bool is_busy() const;
+  int cpus() const { return cpus_; }  // that this process may run on
 
   // Seconds in which these CPUs were busy, by the text of /proc/stat.
   static double busy_seconds(std::string_view stat, const std::vector<int>& cpus);
+  // CPUs kept busy by others: `busy` of all, `own` of this process, in `wall` seconds.
+  static double others(double busy, double own, double wall);
 
  private:
+  int cpus_;
   double wall_, busy_, own_;
 };
 

@@ -153,6 +153,8 @@ void Layer::forget_operands() {
 void Layer::update(const LayerWeights& weights, Occasion occasion) {
   const Stopwatch watch(times_.mask);
   forget_operands();  // whatever happens: the state may change before something is found wrong
+  WEFT_CHECK(weights.values != nullptr || (state_.begun && recipe().has_fixed_mask()),
+             "{}: a mask has to be found, and there are no weights to find it in", label());
   if (const auto shape = score_shape()) {
     WEFT_CHECK(static_cast<int64_t>(weights.scores.size()) == shape->size(),
                "{}: {} scores, and its recipe has {}", label(), weights.scores.size(),
@@ -189,8 +191,13 @@ bool Layer::is_due(bool training) const {
 
 void Layer::begin_pass(const LayerWeights& weights, bool training) {
   if (!state_.begun || step_pending_) bring_up_to_date(weights);
-  passing_for_training_ = training;
+  const bool after_evaluation = !std::exchange(passing_for_training_, training);
   if (!training) return;
+  if (after_evaluation && has_measured_) {  // which packed what a trial is to pay for
+    forget_packs();
+    dense_forward_.forget();
+    dense_backward_.forget();
+  }
   training_pass_ = training_pass_seen_ = true;
   if (is_due(training)) update(weights, Occasion::kTrainingPass);
   state_.refreshed = state_.step;
@@ -222,18 +229,33 @@ template <typename T>
 void Layer::compute(Product product, const std::optional<Request>& request, MatrixView<T> result,
                     const Run<T>& run) {
   const Route route = request ? route_of(*request, product) : Route();
-  note(product, route.way);
+  note(product, route.way, route.chosen);
   if (route.contestants.empty()) return run(route.way, result);
-  const size_t count = route.contestants.size();
-  std::vector<double>& ms = measured_ms(*request, product, count);
+  Measured& measured = measured_of(*request, product, route.contestants.size());
+  const LayerTimes before = times_;
+  // A dense copy that serves one product only need not outlive it.
+  borrows_ = settings_.micro_batches == 1;
+  try {
+    take_turns(route, measured, result, run);
+  } catch (...) {
+    give_back_copy<T>();
+    borrows_ = false;
+    times_ = before;
+    throw;
+  }
+  borrows_ = false;
+}
+
+template <typename T>
+void Layer::take_turns(const Route& route, Measured& measured, MatrixView<T> result,
+                       const Run<T>& run) {
   // Written once before anything is timed, so that no way has to wait for its pages.
   AlignedBuffer<T> memory(static_cast<size_t>(result.rows * result.cols));
   std::fill_n(memory.data(), memory.size(), T());
   const MatrixView<T> scratch(memory.data(), result.rows, result.cols);
-  // A dense copy that serves one product only need not outlive it.
-  borrows_ = settings_.micro_batches == 1;
   const LayerTimes before = times_;
   LayerTimes counted = before;
+  const size_t count = route.contestants.size();
   for (size_t k = 0; k < count; ++k) {
     // Who comes first finds activations out of the cache: not always the same one.
     const size_t i = (k + static_cast<size_t>(state_.step)) % count;
@@ -243,7 +265,7 @@ void Layer::compute(Product product, const std::optional<Request>& request, Matr
       const Stopwatch watch(seconds);
       run(route.contestants[i], scratch);
     }
-    ms[i] += 1e3 * seconds;
+    measured.ms[i] += 1e3 * seconds;
     give_back_copy<T>();
     if (route.contestants[i] != route.way) continue;
     counted = times_;
@@ -251,39 +273,33 @@ void Layer::compute(Product product, const std::optional<Request>& request, Matr
       std::copy_n(scratch.row(r), result.cols, result.row(r));
     }
   }
+  ++measured.calls;
   times_ = counted;
-  borrows_ = false;
 }
 template void Layer::compute(Product, const std::optional<Request>&, MatrixView<float>,
                              const Run<float>&);
 template void Layer::compute(Product, const std::optional<Request>&, MatrixView<Bf16>,
                              const Run<Bf16>&);
 
+// A backward product belongs to the training pass of its step, whatever was evaluated in between.
 Route Layer::route_of(const Request& request, Product product) {
+  const bool training = product == Product::kForward ? passing_for_training_ : training_pass_;
   const Route route = std::visit(
       [&](const auto& one) -> Route {
-        return passing_for_training_ ? planner().route(one, product, state_.step, this)
-                                     : Route{planner().evaluation_way(one, product, state_.step)};
+        return training ? planner().route(one, product, state_.step, this)
+                        : Route{planner().evaluation_way(one, product, state_.step)};
       },
       request);
-  if (!route.contestants.empty()) {
-    has_measured_ = true;
-  } else if (has_measured_ && passing_for_training_) {
-    free_packs();
-    dense_forward_ = {};
-    dense_backward_ = {};
-    has_measured_ = false;
-  }
+  if (!route.contestants.empty()) has_measured_ = measured_step_ = true;
   return route;
 }
 
-std::vector<double>& Layer::measured_ms(const Request& request, Product product,
-                                        size_t contestants) {
+Layer::Measured& Layer::measured_of(const Request& request, Product product, size_t contestants) {
   for (Measured& one : measured_) {
-    if (one.product == product && one.request == request) return one.ms;
+    if (one.product == product && one.request == request) return one;
   }
-  measured_.push_back({request, product, std::vector<double>(contestants)});
-  return measured_.back().ms;
+  measured_.push_back({request, product, 0, std::vector<double>(contestants)});
+  return measured_.back();
 }
 
 template <typename T>
@@ -294,14 +310,22 @@ void Layer::give_back_copy() {
   borrower_ = nullptr;
 }
 
-// Of the whole step: what is packed once serves all of its micro-batches.
+// Of the whole step, per call: what is packed once serves all of its micro-batches.
 void Layer::hand_over_times() {
-  for (const Measured& one : measured_) {
+  for (Measured& one : measured_) {
+    for (double& ms : one.ms) ms /= one.calls;
     std::visit(
         [&](const auto& request) {
           planner().add_times(request, one.product, state_.step, one.ms);
         },
         one.request);
+  }
+  // A step without a trial, after one: the memory of what was not chosen is free.
+  if (measured_.empty() && has_measured_) {
+    free_packs();
+    dense_forward_ = {};
+    dense_backward_ = {};
+    has_measured_ = false;
   }
   measured_.clear();
 }
@@ -419,6 +443,7 @@ template <typename T>
 const T* Layer::dense_copy(DenseCopy& copy, const Operand& operand, const float* values) {
   if (borrows_) {
     copy.swap(planner().spare<T>());
+    copy.forget();
     borrower_ = &copy;
   }
   const Stopwatch watch(times_.pack);
@@ -529,6 +554,8 @@ LayerTelemetry Layer::telemetry(const float* weights) const {
   t.cosine = cosine_;
   t.times = times_;
   t.products = ways_;
+  t.chosen = chosen_;
+  t.measured = measured_step_;
   return t;
 }
 
@@ -539,6 +566,7 @@ double Layer::retained_as_rows_lie(const float* weights) const {
 
 void Layer::clear_times() {
   times_ = {};
+  measured_step_ = false;
   cosine_.reset();
 }
 
@@ -591,6 +619,7 @@ void Layer::load_state(std::span<const StateArray> arrays) {
   step_pending_ = refresh_owed_ = false;
   training_pass_ = state_.call > 0 && state_.refreshed == state_.step;
   refreshed_bits_ = 0;
+  measured_.clear();
   forget_operands();
 }
 

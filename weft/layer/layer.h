@@ -122,6 +122,8 @@ struct LayerTelemetry {
   LayerTimes times;
   // In the order of kProducts; nothing for a product that was not computed.
   std::array<std::optional<Way>, 3> products;
+  std::array<bool, 3> chosen{};  // the planner had decided on that way
+  bool measured = false;         // products were computed on every way, for the planner
 
   double figure(std::string_view name) const;  // 0 if there is none of that name
   std::string plan_text() const;               // "sparse/dense/-"
@@ -244,7 +246,10 @@ class Layer {
   template <typename T>
   void compute(Product product, const std::optional<Request>& request, MatrixView<T> result,
                const Run<T>& run);
-  void note(Product product, const Way& way) { ways_[static_cast<size_t>(product)] = way; }
+  void note(Product product, const Way& way, bool chosen = true) {
+    ways_[static_cast<size_t>(product)] = way;
+    chosen_[static_cast<size_t>(product)] = chosen;
+  }
   template <typename T>
   const T* dense_copy(DenseCopy& copy, const Operand& operand, const float* values);
   Planner& planner() { return *settings_.planner; }
@@ -261,9 +266,18 @@ class Layer {
   DenseCopy dense_forward_, dense_backward_;
 
  private:
+  // What this layer has measured in a step, for the planner.
+  struct Measured {
+    Request request;
+    Product product;
+    int calls = 0;           // micro-batches, tied uses
+    std::vector<double> ms;  // of each contestant, in all of them
+  };
+  Measured& measured_of(const Request& request, Product product, size_t contestants);
   Route route_of(const Request& request, Product product);
-  std::vector<double>& measured_ms(const Request& request, Product product, size_t contestants);
   void hand_over_times();
+  template <typename T>
+  void take_turns(const Route& route, Measured& measured, MatrixView<T> result, const Run<T>& run);
   template <typename T>
   void give_back_copy();
 
@@ -300,15 +314,11 @@ class Layer {
   int64_t changed_bits_ = 0;    // in the last step
   std::optional<double> cosine_;
   std::array<std::optional<Way>, 3> ways_;
+  std::array<bool, 3> chosen_{};
+  bool measured_step_ = false;         // since the times were cleared
   bool passing_for_training_ = false;  // the pass that was begun last
   bool training_pass_seen_ = false;    // since the layer was configured
 
-  // What this layer has measured in a step, for the planner.
-  struct Measured {
-    Request request;
-    Product product;
-    std::vector<double> ms;  // of each contestant
-  };
   std::vector<Measured> measured_;
   bool has_measured_ = false;      // so that some packs are of ways that were not chosen
   bool borrows_ = false;           // dense copies are made in memory of the planner's

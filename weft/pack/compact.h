@@ -4,7 +4,7 @@
 //   compact  [outs, slots(ins), taps]           a   b   | c   0     two slots per group
 //
 // A group with fewer kept values than the pattern has slots is filled up with zeros; a last group
-// that is shorter than N has as many slots as weights. What an optimiser holds of such a matrix is
+// that is shorter than pattern.keep() has as many slots as weights. What an optimiser holds of such a matrix is
 // smaller by N/M. No indices: the mask is beside it.
 #pragma once
 

@@ -375,6 +375,7 @@ ProductPlan plan_while_measuring(const Request& request, const ProductForm& form
 template <typename Request>
 void Planner::begin_trial(const Request& request, int64_t step, Entry& entry) {
   entry.trial.emplace(ways_of(request, entry.plan.form));
+  entry.warm_up = step;
   // A trial that was cut short when it was saved keeps its end, if there is time until then.
   entry.since = std::max(entry.since, step + Trial::kSteps);
   ++revision_;
@@ -404,25 +405,66 @@ Planner::Entry& Planner::entry_for(const Request& request, Product product, int6
     entry.decided = true;
     ++revision_;
   } else {
-    entry.begun = step;
+    entry.begun = step + 1;
     entry.plan = plan_while_measuring(request, form);
     begin_trial(request, step, entry);
   }
   return entries_.emplace(key, std::move(entry)).first->second;
 }
 
+namespace {
+
+// How far apart two numbers of tokens or images are: 0 if they are equal, log 2 for twice as many.
+double distance(int64_t a, int64_t b) {
+  return std::abs(std::log(static_cast<double>(a) / static_cast<double>(b)));
+}
+
+}  // namespace
+
+// A batch that is somewhat smaller or larger than others, as the last one of an epoch, needs no trial
+// of its own.
+Planner::Entry* Planner::similar(const std::string& key, const std::string& weights, int64_t size) {
+  const auto exact = entries_.find(key);
+  if (exact != entries_.end()) return &exact->second;
+  Entry* nearest = nullptr;
+  const double close = std::log(2.0);
+  for (auto& [other, entry] : entries_) {
+    if (entry.weights != weights || distance(entry.size, size) > close) continue;
+    if (nearest == nullptr || distance(entry.size, size) < distance(nearest->size, size)) {
+      nearest = &entry;
+    }
+  }
+  return nearest;
+}
+
 template <typename Request>
 Route Planner::route_of(const Request& request, Product product, int64_t step, const void* layer) {
+  const ProductForm form = form_of(request, product);
+  const std::string key = key_of(request, form);
+  if (!is_given(request) && !only_saved_) {
+    Entry* other = similar(key, weights_of(request, form), size_of(request));
+    if (other != nullptr && other->size != size_of(request)) {
+      if (!other->decided || step < other->since) return {kFixedWay, /*chosen=*/false};
+      Entry same = *other;
+      same.size = size_of(request);
+      same.begun = step + 1;
+      same.since = step;
+      entries_.emplace(key, std::move(same));
+      ++revision_;
+    }
+  }
   Entry& entry = entry_for(request, product, step);
   if (!entry.decided && step >= entry.since) judge(entry, step);
   if (entry.decided) {
-    return {step < entry.since ? kFixedWay : for_this_machine(entry.plan, request).way()};
+    if (step < entry.since) return {kFixedWay, /*chosen=*/false};
+    return {for_this_machine(entry.plan, request).way()};
   }
-  // The layer that measures was not used in the last step: another one goes on.
+  // The layer that measures was not used in the last step, or belongs to a run that waits for its
+  // turn: another one goes on.
   if (entry.layer != layer && step > entry.last_step + 1) entry.layer = layer;
-  if (entry.layer != layer) return {kFixedWay};
+  if (entry.layer != layer) return {kFixedWay, /*chosen=*/false};
   entry.last_step = step;
-  return {kFixedWay, entry.trial->ways()};
+  return {kFixedWay, /*chosen=*/false, entry.trial->ways()};
 }
 
 Route Planner::route(const PlanRequest& request, Product product, int64_t step, const void* layer) {
@@ -438,8 +480,7 @@ void Planner::add_times_of(const Request& request, Product product, int64_t step
   const auto found = entries_.find(key_of(request, form_of(request, product)));
   if (found == entries_.end() || !found->second.trial) return;
   Entry& entry = found->second;
-  const bool warms_up = entry.trial->samples() == 0 && step <= entry.since - Trial::kSteps;
-  if (!warms_up) entry.trial->add(ms);
+  if (step > entry.warm_up) entry.trial->add(ms);
 }
 
 void Planner::add_times(const PlanRequest& request, Product product, int64_t step,
@@ -472,28 +513,36 @@ void Planner::judge(Entry& entry, int64_t step) {
   plan.cause = PlanCause::kTrial;
   entry.trial.reset();
   entry.decided = true;
-  if (measures(step)) return;
+  entry.since = std::max(entry.since, step);
+  if (measured_before(step)) return;
   spare_ = {};
   spare_bf16_ = {};
 }
 
 void Planner::settle(int64_t step) {
   for (auto& [key, entry] : entries_) {
-    if (entry.trial && step >= entry.since) judge(entry, step);
+    const bool is_used = entry.last_step + 1 >= step;
+    if (entry.trial && is_used && step >= entry.since) judge(entry, step);
   }
 }
 
 // A trial may be left unfinished: the products of lbc change with its masks.
-bool Planner::measures(int64_t step) const {
+bool Planner::measured_before(int64_t step) const {
   return std::ranges::any_of(entries_, [&](const auto& one) {
     const Entry& entry = one.second;
     return entry.trial && entry.last_step + 1 >= step;
   });
 }
 
+void Planner::drop_trials() {
+  std::erase_if(entries_, [](const auto& one) { return !one.second.decided; });
+  ++revision_;
+}
+
 void Planner::apply_at_once() {
   for (auto& [key, entry] : entries_) {
-    if (entry.decided) entry.begun = entry.since = 0;
+    entry.begun = 0;
+    if (entry.decided) entry.since = 0;
   }
   ++revision_;
 }
@@ -507,6 +556,19 @@ AlignedBuffer<Bf16>& Planner::spare() {
   return spare_bf16_;
 }
 
+// Of those that training had met by this step: a resumed run knows of later ones.
+const Planner::Entry* Planner::nearest_for_evaluation(const std::string& weights, int64_t size,
+                                                      int64_t step) const {
+  const Entry* nearest = nullptr;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.weights != weights || step < entry.begun) continue;
+    if (nearest == nullptr || distance(entry.size, size) < distance(nearest->size, size)) {
+      nearest = &entry;
+    }
+  }
+  return nearest;
+}
+
 template <typename Request>
 Way Planner::way_in_evaluation(const Request& request, Product product, int64_t step) {
   if (is_given(request)) {
@@ -514,16 +576,7 @@ Way Planner::way_in_evaluation(const Request& request, Product product, int64_t 
   }
   const ProductForm form = form_of(request, product);
   const std::string weights = weights_of(request, form);
-  const auto distance = [&](const Entry& entry) {
-    return std::abs(
-        std::log(static_cast<double>(entry.size) / static_cast<double>(size_of(request))));
-  };
-  // Of those that training had met by this step: a resumed run knows of later ones.
-  const Entry* nearest = nullptr;
-  for (const auto& [key, entry] : entries_) {
-    if (entry.weights != weights || step < entry.begun) continue;
-    if (nearest == nullptr || distance(entry) < distance(*nearest)) nearest = &entry;
-  }
+  const Entry* nearest = nearest_for_evaluation(weights, size_of(request), step);
   if (nearest != nullptr) {
     const bool follows = nearest->decided && step >= nearest->since;
     return follows ? for_this_machine(nearest->plan, request).way() : kFixedWay;
@@ -554,8 +607,9 @@ LayerPlan Planner::known_plan(const Request& request) const {
     const ProductForm form = form_of(request, product);
     const auto found = entries_.find(key_of(request, form));
     const bool decided = found != entries_.end() && found->second.decided;
-    known.products[index_of(product)] = for_this_machine(
-        decided ? found->second.plan : plan_while_measuring(request, form), request);
+    ProductPlan plan = decided ? found->second.plan : plan_while_measuring(request, form);
+    plan.form = form;  // not saved
+    known.products[index_of(product)] = for_this_machine(plan, request);
   }
   return known;
 }
@@ -642,7 +696,13 @@ void Planner::remember(std::string_view text) {
   for (const auto& [key, path] : object_in(root, "untrained").members()) {
     untrained_.emplace(key, plan_from(path, key));
   }
-  entries_.merge(entries);  // what was there stays
+  for (auto& [key, entry] : entries) {
+    const auto there = entries_.find(key);
+    // What was there stays; but a choice is worth more than a trial that somebody has cut short.
+    const bool replaces =
+        there != entries_.end() && entry.decided && !there->second.decided && !there->second.trial;
+    if (there == entries_.end() || replaces) entries_.insert_or_assign(key, std::move(entry));
+  }
   ++revision_;
 }
 

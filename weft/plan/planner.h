@@ -157,7 +157,8 @@ struct Contest {
 
 // How a product of a training step runs.
 struct Route {
-  Way way;  // its result counts
+  Way way;             // its result counts
+  bool chosen = true;  // if not, nothing is decided yet, or the choice holds only from a later step
   // Unless it is empty: the planner measures, and the layer is to take all of these and time them.
   std::span<const Way> contestants = {};
 };
@@ -180,8 +181,8 @@ class Planner {
                  std::span<const double> ms);
   void add_times(const ConvRequest& request, Product product, int64_t step,
                  std::span<const double> ms);
-  // Outside of training a layer does as it does in training, whatever the number of tokens or
-  // images; one that has not been trained asks the model.
+  // Evaluation follows the choice of training for the nearest number of tokens or images; a layer
+  // that was never trained asks the model.
   Way evaluation_way(const PlanRequest& request, Product product, int64_t step);
   Way evaluation_way(const ConvRequest& request, Product product, int64_t step);
   // While it previews, a layer that has not been trained takes the fixed way, and nothing is timed:
@@ -193,11 +194,14 @@ class Planner {
   // Decides what has been measured long enough when this step begins. Whoever records choices calls
   // it between steps; otherwise the first product of the step does.
   void settle(int64_t step);
-  bool measures(int64_t step) const;  // something was under trial in the step before this one
-  // Choices that have been made hold from the first step on, for layers that begin to train with
-  // them; otherwise each of them computes as the first did until they were made.
+  bool measured_before(
+      int64_t step) const;  // something was under trial in the step before this one
+  // Trials that are not finished are forgotten: those who began them are gone.
+  void drop_trials();
+  // Decided choices hold from step 0. Otherwise they hold from the step at which they were made, and
+  // earlier steps take the fixed way.
   void apply_at_once();
-  // Memory that layers under trial lend each other, so that it takes little. Gone when nothing is.
+  // Scratch memory for dense copies of layers under trial. Freed when the last trial ends.
   template <typename T>
   AlignedBuffer<T>& spare();
 
@@ -215,14 +219,15 @@ class Planner {
  private:
   // What is known of one product of a request.
   struct Entry {
-    std::string weights;   // the request without tokens or images: what evaluation looks for
-    int64_t size = 0;      // tokens or images
-    int64_t begun = 0;     // the training step that asked first
-    int64_t since = 0;     // training steps from this one on follow the plan
+    std::string weights;  // the request without tokens or images: what evaluation looks for
+    int64_t size = 0;     // tokens or images
+    int64_t begun = 0;    // evaluations from this step on follow training: one after it asked first
+    int64_t since = 0;    // training steps from this one on follow the plan
     bool decided = false;  // if not, it is under trial
     ProductPlan plan;
     std::optional<Trial> trial;   // nothing: it is decided, or was saved before it was
     const void* layer = nullptr;  // that measures
+    int64_t warm_up = 0;          // the step in which the trial began
     int64_t last_step = -2;       // in which that layer asked; before the first one, none did
     bool extended = false;        // the trial was too close to call, and goes on
   };
@@ -250,6 +255,9 @@ class Planner {
   Arithmetic forced_arithmetic(const Request& request, const ProductPlan& plan);
   template <typename Request>
   void begin_trial(const Request& request, int64_t step, Entry& entry);
+  // The entry of a request, or one for the same weights and about as many tokens; null: none.
+  Entry* similar(const std::string& key, const std::string& weights, int64_t size);
+  const Entry* nearest_for_evaluation(const std::string& weights, int64_t size, int64_t step) const;
   void judge(Entry& entry, int64_t step);
 
   // What decides, when each product pays for `packs` packings; fills in the times.

@@ -70,7 +70,7 @@ class Timed {
   void sample() { samples_.push_back(time_ms(repeats(once_), body_)); }
   const std::vector<double>& samples() const { return samples_; }
   // What it takes of the other's time, in the same turn: the speed of a machine changes by half from
-  // one moment to the next, and both would not be hit alike.
+  // one moment to the next, so paths are compared within a turn.
   std::vector<double> shares_of(const Timed& other) const {
     std::vector<double> shares;
     for (size_t i = 0; i < samples_.size(); ++i) shares.push_back(samples_[i] / other.samples_[i]);

@@ -65,7 +65,7 @@ struct ProductTimes {
   double sparse = 0.0;  // without packing the sparse operand
   double pack = 0.0;  // the sparse operand, from weights and mask; or the kept entries, from a mask
   double dense_pack = 0.0;  // the dense operand, where it is packed once for several products
-  // Upper over lower quartile of what sparse takes of dense: 1 on a quiet machine.
+  // Upper over lower quartile of what sparse takes of dense, without packing: 1 on a quiet machine.
   double spread = 1.0;
 
   bool has_sparse() const { return sparse < kNever; }

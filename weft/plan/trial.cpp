@@ -1,5 +1,6 @@
 #include "weft/plan/trial.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "weft/core/median.h"

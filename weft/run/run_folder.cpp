@@ -213,13 +213,12 @@ std::vector<StepSeconds> read_step_seconds(const fs::path& path, int64_t steps) 
   return seconds;
 }
 
-double typical_seconds(std::span<const StepSeconds> steps) {
-  std::vector<double> counted, all;
+std::optional<double> typical_seconds(std::span<const StepSeconds> steps) {
+  std::vector<double> counted;
   for (const StepSeconds& step : steps) {
-    all.push_back(step.seconds);
     if (!step.measuring) counted.push_back(step.seconds);
   }
-  return median(counted.empty() ? all : counted);
+  return counted.empty() ? std::nullopt : std::optional(median(counted));
 }
 
 bool ends_with_evaluation(const fs::path& path, int64_t step) {

@@ -73,8 +73,8 @@ struct StepSeconds {
 // Of all steps of a run. Throws Error that names the file and the line if it does not have every
 // step once, in order.
 std::vector<StepSeconds> read_step_seconds(const std::filesystem::path& path, int64_t steps);
-// The median of the steps in which nothing was measured; of all of them if there is none.
-double typical_seconds(std::span<const StepSeconds> steps);
+// The median of the steps in which nothing was measured; nothing if there is none.
+std::optional<double> typical_seconds(std::span<const StepSeconds> steps);
 
 // Whether the last line of metrics.jsonl is the evaluation of this step.
 bool ends_with_evaluation(const std::filesystem::path& path, int64_t step);

@@ -8,6 +8,7 @@
 #include "weft/checkpoint/row_order_tensor.h"
 #include "weft/checkpoint/stored_weight.h"
 #include "weft/core/atomic_file.h"
+#include "weft/core/median.h"
 #include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
@@ -46,14 +47,17 @@ bool is_done(const std::filesystem::path& folder) {
 
 // The time of a whole run: medians of short stretches, so that a moment's disturbance does not
 // count, and summed, so that every phase of it does. Steps in which the planner measured are taken
-// to last as long as the others of their stretch.
+// to last as long as the others of their stretch, or of the run.
 double run_seconds(const std::filesystem::path& folder, int64_t steps) {
   const std::vector<StepSeconds> all = read_step_seconds(folder / "metrics.jsonl", steps);
   constexpr size_t kStretch = 4 * kStepsPerTurn;
+  std::vector<double> every;
+  for (const StepSeconds& step : all) every.push_back(step.seconds);
+  const double usual = typical_seconds(all).value_or(median(every));
   double sum = 0.0;
   for (size_t begin = 0; begin < all.size(); begin += kStretch) {
     const size_t end = std::min(begin + kStretch, all.size());
-    sum += typical_seconds(std::span(all).subspan(begin, end - begin)) *
+    sum += typical_seconds(std::span(all).subspan(begin, end - begin)).value_or(usual) *
            static_cast<double>(end - begin);
   }
   return sum;
@@ -309,6 +313,7 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
         progress((static_cast<double>(seed) + done) / static_cast<double>(options.seeds));
       });
       if (!runs.finish(stop)) return std::nullopt;
+      planner->drop_trials();  // of layers that are gone
     }
   } catch (const Stopped&) {
     return std::nullopt;

@@ -65,6 +65,18 @@ uint64_t file_bytes(const std::filesystem::path& path) {
   return failure ? 0 : bytes;
 }
 
+// The planner decides nothing while this is in scope.
+class Preview {
+ public:
+  explicit Preview(Planner& planner) : planner_(planner) { planner_.preview(true); }
+  ~Preview() { planner_.preview(false); }
+  Preview(const Preview&) = delete;
+  Preview& operator=(const Preview&) = delete;
+
+ private:
+  Planner& planner_;
+};
+
 }  // namespace
 
 struct Trainer::State {
@@ -152,9 +164,11 @@ struct Trainer::State {
     std::vector<int64_t> first(static_cast<size_t>(samples));
     order.fill(0, first);
     parts.model->eval();
-    planner->preview(true);
-    parts.model->forward(parts.source->train_batch(first, 0).inputs);
-    planner->preview(false);
+    const Batch batch = parts.source->train_batch(first, 0);
+    {
+      const Preview preview(*planner);
+      parts.model->forward(batch.inputs);
+    }
     parts.model->train();
     // What the next step is compared with.
     if (dense_flips)
@@ -165,7 +179,8 @@ struct Trainer::State {
   // follows it.
   void settle_plan() {
     planner->settle(position.step);
-    if (planner->revision() == revision_written) return;
+    if (planner->revision() == revision_told) return;
+    revision_told = planner->revision();
     std::vector<PlannedLayer> changed;
     for (PlannedLayer& layer : layers) {
       const auto found = named_layers.find(layer.report.name);
@@ -349,11 +364,10 @@ struct Trainer::State {
     report.density = telemetry.density;
     position.flips += report.flip_rate;
     position.train_seconds += report.seconds;
-    const bool measuring =
-        planner->measures(position.step);  // before what ended with this step is settled
-    // While it measures, sparse results count: that says something of a run that ends so only.
-    if (!measuring || position.step == parts.options.steps) {
-      position.products.insert(telemetry.sparse_products.begin(), telemetry.sparse_products.end());
+    // What ran sparse while nothing was decided says something only of a run that ends so.
+    position.products.insert(telemetry.sparse_products.begin(), telemetry.sparse_products.end());
+    if (position.step == parts.options.steps) {
+      position.products.insert(telemetry.open_products.begin(), telemetry.open_products.end());
     }
     settle_plan();
     Json line{{"step", report.step},
@@ -376,7 +390,7 @@ struct Trainer::State {
                 {"bwd_w", ms(telemetry.times.products[2])}}},
               {"layers", telemetry.layers}};
     if (dense_flips) line.append("dense_flips", counted);
-    if (measuring) line.append("measuring", true);
+    if (telemetry.measured) line.append("measuring", true);
     metrics->add(line);
     if (listener != nullptr) listener->on_step(report);
   }
@@ -418,13 +432,15 @@ struct Trainer::State {
     return counted == 0 ? 0.0 : position.flips / static_cast<double>(counted);
   }
 
-  // The median, or the mean if somebody has cut the metrics: no reason to lose a run.
+  // The median; or the mean, if all steps were measured, or somebody has cut the metrics: no reason to
+  // lose a run.
   double typical_step_seconds() {
+    const double mean = position.train_seconds / static_cast<double>(position.step);
     try {
-      return typical_seconds(read_step_seconds(folder->metrics(), position.step));
+      return typical_seconds(read_step_seconds(folder->metrics(), position.step)).value_or(mean);
     } catch (const Error& error) {
       note(error.what());
-      return position.train_seconds / static_cast<double>(position.step);
+      return mean;
     }
   }
 
@@ -525,6 +541,7 @@ struct Trainer::State {
   Json record;
   uint32_t data_checksum = 0;
   int64_t revision_written = 0;
+  int64_t revision_told = -1;  // to the listener, and in the layers of the record
 };
 
 RunParts make_parts(const RunOptions& options) {
