@@ -16,6 +16,10 @@
 namespace weft::test {
 namespace {
 
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 TEST(Generate, DoesNotDependOnThreads) {
   const ThreadsGuard guard;
   const ScratchFolder folder;
@@ -51,12 +55,22 @@ TEST(Generate, GoesOnWhereThePromptEnds) {
   options.max_bytes = 25;  // past the context
   options.temperature = 0;
   std::string heard;
-  const GenerateResult result = generate(
-      decoder, "ab\xff", options, [&](uint8_t byte) { heard.push_back(static_cast<char>(byte)); });
+  double heard_seconds = 0;
+  const double begun = now_seconds();
+  const GenerateResult result = generate(decoder, "ab\xff", options, [&](uint8_t byte) {
+    const double called = now_seconds();
+    heard.push_back(static_cast<char>(byte));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    heard_seconds += now_seconds() - called;
+  });
+  const double own_seconds = now_seconds() - begun - heard_seconds;
   EXPECT_EQ(heard, result.text);
   EXPECT_EQ(result.prompt_tokens, 3);
   EXPECT_EQ(result.generation_tokens, 24);
   EXPECT_GT(result.prompt_seconds, 0);
+  EXPECT_GT(result.generation_seconds, 0);
+  EXPECT_LE(result.prompt_seconds + result.generation_seconds, own_seconds + 1e-6)
+      << "what the listener takes belongs to neither";
   EXPECT_DOUBLE_EQ(result.tokens_per_second, 24 / result.generation_seconds);
   std::vector<uint8_t> tokens = {'a', 'b', 0xff};
   for (const char byte : result.text) {
@@ -74,6 +88,11 @@ TEST(Generate, GoesOnWhereThePromptEnds) {
   EXPECT_NE(generate(decoder, "ab", options).text, drawn);
   EXPECT_EQ(generate(decoder, "", options).text, generate(decoder, "\n", options).text);
   EXPECT_EQ(generate(decoder, "", options).prompt_tokens, 1);
+  options.max_bytes = 1;  // the prompt alone says which
+  const GenerateResult one_byte = generate(decoder, "ab", options);
+  EXPECT_GT(one_byte.prompt_seconds, 0);
+  EXPECT_EQ(one_byte.generation_seconds, 0);
+  EXPECT_EQ(one_byte.generation_tokens, 0);
   options.max_bytes = 0;
   EXPECT_EQ(generate(decoder, "ab", options).text, "");
   EXPECT_EQ(generate(decoder, "ab", options).tokens_per_second, 0);

@@ -10,7 +10,9 @@
 #include "tests/kernel/bf16_matrix.h"
 #include "tests/linear_problem.h"
 #include "weft/estimate/mvue.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel.h"
+#include "weft/kernel/panel/panel_size.h"
+#include "weft/kernel/stream/stream.h"
 #include "weft/pack/pack.h"
 
 namespace weft::test {

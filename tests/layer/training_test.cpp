@@ -82,6 +82,13 @@ TEST(LayerWithoutTorch, AStateOfAnotherRecipeOrMalformedIsRefusedAndChangesNothi
   network.loss_after_step(0);
   Layer& layer = network.layer(0);
   const std::vector<StateArray> saved = layer.save_state();
+  // Of another run: whatever a refused load took of these would show.
+  LayerSettings other_seed = settings_of("bi-mask", "2:4");
+  other_seed.seed = 6;
+  Network other(other_seed);
+  for (const int64_t step : {0, 1}) other.loss_after_step(step);
+  const std::vector<StateArray> foreign = other.layer(0).save_state();
+  for (const size_t i : {0, 1, 2, 5}) ASSERT_NE(foreign[i].values, saved[i].values) << i;
   const auto expect_refused = [&](std::vector<StateArray> arrays, const char* part) {
     try {
       layer.load_state(arrays);
@@ -89,18 +96,21 @@ TEST(LayerWithoutTorch, AStateOfAnotherRecipeOrMalformedIsRefusedAndChangesNothi
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
-    EXPECT_EQ(layer.save_state()[0].values, saved[0].values);
+    const std::vector<StateArray> now = layer.save_state();
+    for (size_t i = 0; i < saved.size(); ++i) {
+      EXPECT_EQ(now[i].values, saved[i].values) << part << ": " << saved[i].name;
+    }
   };
-  std::vector<StateArray> arrays = saved;
+  std::vector<StateArray> arrays = foreign;
   arrays[0].values.pop_back();
   expect_refused(arrays, "words for another shape");
-  arrays = saved;
+  arrays = foreign;
   arrays[2].values[0] = arrays[2].values[1];
   expect_refused(arrays, "permutation");
-  arrays = saved;
+  arrays = foreign;
   arrays[5].values[8] ^= 1;
   expect_refused(arrays, "another recipe");
-  arrays = saved;
+  arrays = foreign;
   arrays.erase(arrays.begin() + 3);
   expect_refused(arrays, "no array 'row_order'");
 }

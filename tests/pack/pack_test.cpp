@@ -81,12 +81,16 @@ TEST(Threads, DoNotChangeAByte) {
     };
     set_threads(1);
     const auto one = all();
+    std::vector<Unpacked> unpacked;
+    for (const PackedMatrix& packed : one) unpacked.push_back(unpack(packed));
     for (const int count : {2, 3}) {
       set_threads(count);
       const auto many = all();
       for (size_t i = 0; i < one.size(); ++i) {
         EXPECT_TRUE(same_bytes(one[i], many[i])) << text << ", pack " << i;
-        EXPECT_EQ(unpack(one[i]).values, unpack(many[i]).values);
+        const Unpacked back = unpack(many[i]);
+        EXPECT_EQ(back.values, unpacked[i].values) << text << ", pack " << i;
+        EXPECT_EQ(back.mask, unpacked[i].mask) << text << ", pack " << i;
       }
     }
   }

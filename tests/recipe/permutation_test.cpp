@@ -67,10 +67,12 @@ TEST(Permutation, DoesNotDependOnThreads) {
   const std::vector<float> w = gaussian(shape.outs * shape.cols(), 31);
   const Mask forward = top_n(w, shape, Pattern(2, 4));
   std::vector<int64_t> one = identity_permutation(shape.outs), two = one;
+  const int before = threads();
   set_threads(1);
   improve_permutation(forward, Pattern(2, 4), {}, Rng(9), one);
   set_threads(2);
   improve_permutation(forward, Pattern(2, 4), {}, Rng(9), two);
+  set_threads(before);
   EXPECT_EQ(one, two);
 }
 

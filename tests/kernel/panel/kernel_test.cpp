@@ -66,7 +66,7 @@ TEST_P(LinearProducts, AreRightAroundTheTile) {
 }
 
 // Every pattern and value type with whole tiles and a remainder on each axis.
-TEST_P(LinearProducts, AreRightForEveryPatternAndValueType) {
+TEST_P(LinearProducts, AreRightForEveryPatternAndPrecision) {
   uint64_t stream = 10000;
   for (const Pattern& pattern : kProductPatterns) {
     for (const Precision type : {Precision::kFp32, Precision::kBf16}) {

@@ -74,7 +74,7 @@ TEST(SmallBatch, IsRightAroundBlocksAndGroups) {
 
 // Whatever the index: 1, 2, 4 and 8 bits, with and without one to spare for slots that hold
 // nothing.
-TEST(SmallBatch, IsRightForEveryPatternAndValueType) {
+TEST(SmallBatch, IsRightForEveryPatternAndPrecision) {
   uint64_t stream = 3000;
   std::vector<Pattern> patterns = kProductPatterns;
   for (const int group : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64}) {
