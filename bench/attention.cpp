@@ -144,7 +144,6 @@ void time_attention(int rounds, AttentionRecord& record) {
   problem.check();
   std::vector<double> forward, backward, steps, ratios;
   for (Rounds all(rounds); all.next();) {
-    const int round = all.number();
     forward.push_back(time_ms([&] { problem.forward(); }));
     steps.push_back(time_ms([&] { problem.in_three_steps(); }));
     backward.push_back(time_ms([&] { problem.backward(); }));
