@@ -39,8 +39,9 @@ TEST(Printable, EscapesIllFormedUtf8) {
 }
 
 TEST(Printable, CutsLongTextAndNeverInsideACharacter) {
-  EXPECT_EQ(printable(std::string(120, 'a')), std::string(120, 'a'));
-  EXPECT_EQ(printable(std::string(121, 'a')), std::string(120, 'a') + "...");
+  const std::string fits(120, 'a');
+  EXPECT_EQ(printable(fits), fits);
+  EXPECT_EQ(printable(fits + "a"), fits + "...");
   EXPECT_EQ(printable("abcdef", 3), "abc...");
   EXPECT_EQ(printable("aäöü", 2), "aä...");
   EXPECT_LT(printable(std::string(1'000'000, '\n')).size(), 130u);
