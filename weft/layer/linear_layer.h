@@ -13,7 +13,7 @@
 // sample of g is drawn in fp32 and rounded then; sums and dw are fp32.
 #pragma once
 
-#include "weft/kernel/masked/masked_weight.h"
+#include "weft/kernel/masked/kept_entries.h"
 #include "weft/layer/layer.h"
 
 namespace weft {
