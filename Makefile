@@ -40,6 +40,8 @@ test: build
 bench: program
 	$(WEFT) bench gemm
 	$(WEFT) bench gemm --shape 1x4096x4096 --shape 4x4096x4096 --pattern 2:4 --op fwd --threads 1
+	$(WEFT) bench conv
+	$(WEFT) bench attention
 	$(WEFT) bench step
 	$(WEFT) bench step --recipe s-ste --pattern 2:4
 	$(WEFT) bench layer

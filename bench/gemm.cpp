@@ -1,21 +1,21 @@
 #include "bench/gemm.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
 
+#include "bench/clock.h"
 #include "bench/peak.h"
 #include "bench/peers.h"
+#include "bench/rounds.h"
 #include "weft/core/bf16.h"
 #include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
 #include "weft/core/parallel.h"
 #include "weft/core/transpose.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/sparse.h"
-#include "weft/kernel/stream/small_batch.h"
+#include "weft/kernel/stream/stream.h"
 #include "weft/kernel/tile/tile_product.h"
 #include "weft/kernel/tile/tile_unit.h"
 #include "weft/mask/solver.h"
@@ -24,24 +24,6 @@
 
 namespace weft::bench {
 namespace {
-
-double now_ms() {
-  return std::chrono::duration<double, std::milli>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
-// Milliseconds of one run, over at least a millisecond of runs.
-template <typename Body>
-double time_ms(Body body) {
-  const double begun = now_ms();
-  int runs = 0;
-  do {
-    body();
-    ++runs;
-  } while (now_ms() - begun < 1.0);
-  return (now_ms() - begun) / runs;
-}
 
 // Milliseconds of one run whose operands are in no cache.
 template <typename Body>
@@ -58,26 +40,17 @@ double cold_ms(Body body) {
   return now_ms() - begun;
 }
 
-DenseOp op_of(ProductKind kind) {
-  switch (product_of(kind)) {
-    case Product::kForward: return DenseOp::kForward;
-    case Product::kBackwardData: return DenseOp::kBackwardData;
-    case Product::kBackwardWeight: return DenseOp::kBackwardWeight;
-  }
-  return DenseOp::kForward;
-}
-
 // Peers take the operands in the order of the formula: x wᵀ, g w, gᵀ x.
-void run_peer(const DensePeer& peer, ProductKind kind, MatrixView<const float> activations,
+void run_peer(const DensePeer& peer, const ProductForm& form, MatrixView<const float> activations,
               MatrixView<const float> operand, MatrixView<float> result) {
-  const bool weight = product_of(kind) == Product::kBackwardWeight;
-  peer.run(op_of(kind), weight ? operand : activations, weight ? activations : operand, result);
+  const bool weight = form.product == Product::kBackwardWeight;
+  peer.run(form.product, weight ? operand : activations, weight ? activations : operand, result);
 }
 
-void run_dense(ProductKind kind, MatrixView<const float> activations,
+void run_dense(const ProductForm& form, MatrixView<const float> activations,
                MatrixView<const float> operand, MatrixView<float> result) {
   LinearCall call;
-  call.product = product_of(kind);
+  call.product = form.product;
   call.activations = activations;
   call.dense = operand;
   call.result = result;
@@ -86,43 +59,47 @@ void run_dense(ProductKind kind, MatrixView<const float> activations,
 
 // How far a result may be from the right one, relative to it: half a unit of bf16 where it is kept
 // so, and twice that.
-float rounding_of(const Arithmetic& arithmetic, ProductKind kind) {
+float rounding_of(const Arithmetic& arithmetic, const ProductForm& form) {
   const bool bf16 = arithmetic.storage == Precision::kBf16;
-  return bf16 && product_of(kind) != Product::kBackwardWeight ? 0x1p-7f : 0.0f;
+  return bf16 && form.product != Product::kBackwardWeight ? 0x1p-7f : 0.0f;
 }
 
 // Compares the result that stands in `product` with weft's dense fp32 product of `operand`.
 // Operands lie in [-1, 1]: rounding of sums stays below 1e-3 at these depths, a wrong index or a
 // wrong product does not.
-void check_result(const std::string& what, ProductKind kind, SyntheticProduct& product,
+void check_result(const std::string& what, const ProductForm& form, SyntheticProduct& product,
                   MatrixView<const float> operand, float rounding = 0.0f) {
   const MatrixView<float> found = product.result();
   std::vector<float> wanted(static_cast<size_t>(found.rows * found.cols));
-  run_dense(kind, product.activations(), operand, {wanted.data(), found.rows, found.cols});
+  run_dense(form, product.activations(), operand, {wanted.data(), found.rows, found.cols});
   for (size_t i = 0; i < wanted.size(); ++i) {
     WEFT_CHECK(std::abs(found.data[i] - wanted[i]) <= 0.01f + rounding * std::abs(wanted[i]),
-               "bench: {} {}: element {} is {}, weft's dense product has {}", what, kind_name(kind),
-               i, found.data[i], wanted[i]);
+               "bench: {} {}: element {} is {}, weft's dense product has {}", what, form.name(), i,
+               found.data[i], wanted[i]);
   }
 }
 
 // One sparse product: its operand and how it is packed.
 class Contender {
  public:
-  Contender(ProductKind kind, const LayerShape& shape, const Pattern& pattern, ValueType values,
-            const Arithmetic& arithmetic)
-      : product_(kind, shape, pattern, arithmetic),
-        kind_(kind),
+  Contender(const ProductForm& form, const LayerShape& shape, const Pattern& pattern,
+            Precision values, const Arithmetic& arithmetic)
+      : product_(form, shape, pattern, arithmetic),
+        form_(form),
         pattern_(pattern),
         values_(values),
         stream_(arithmetic.stream),
-        rounding_(rounding_of(arithmetic, kind)) {
-    if (stream_ && values == ValueType::kBf16) pack();
+        rounding_(rounding_of(arithmetic, form)) {
+    if (stream_ && values == Precision::kBf16) pack();
   }
 
   void run() {
     if (!narrow_stream_) return product_.run_sparse();
-    sparse_forward(product_.activations(), *narrow_stream_, nullptr, 0, product_.result());
+    LinearCall call;
+    call.activations = product_.activations();
+    call.packed = &*narrow_stream_;
+    call.result = product_.result();
+    multiply(call);
   }
   double time() {
     return stream_ ? cold_ms([&] { run(); }) : time_ms([&] { run(); });
@@ -133,20 +110,20 @@ class Contender {
 
   // The best mask of the operand along the axis that the product sums over, or along both.
   double mask_ms() {
-    if (kind_ == ProductKind::kBackwardWeightMasked) return mask_of_weights_ms();
+    if (form_.masked) return mask_of_weights_ms();
     MatrixView<const float> w = product_.operand();
     std::vector<float> turned;
-    if (kind_ == ProductKind::kBackwardWeight) {  // the gradient, N:M along tokens
+    if (form_.product == Product::kBackwardWeight) {  // the gradient, N:M along tokens
       turned.resize(static_cast<size_t>(w.rows * w.cols));
       transpose({w.data, w.row_stride, w.rows, w.cols, turned.data(), w.rows});
       w = {turned.data(), w.cols, w.rows};
     }
-    const Solver& solver = default_solver(kind_ == ProductKind::kBackwardData);
+    const Solver& solver = default_solver(form_.product == Product::kBackwardData && !form_.ragged);
     return time_ms([&] { find_mask(solver, w.data, WeightShape{w.rows, w.cols, 1}, pattern_); });
   }
 
   void check() {
-    if (kind_ == ProductKind::kBackwardWeightMasked) return check_masked();
+    if (form_.masked) return check_masked();
     run();
     const MatrixView<const float> operand = product_.operand();
     std::vector<float> masked(static_cast<size_t>(operand.rows * operand.cols), 0.0f);
@@ -155,11 +132,11 @@ class Contender {
         if (!product_.mask().at(r, c)) continue;
         const float value = operand.at(r, c);
         masked[static_cast<size_t>(r * operand.cols + c)] =
-            values_ == ValueType::kF32 ? value : bf16_to_float(float_to_bf16(value));
+            values_ == Precision::kFp32 ? value : bf16_to_float(float_to_bf16(value));
       }
     }
     product_.expand_result();
-    check_result("sparse", kind_, product_, {masked.data(), operand.rows, operand.cols}, rounding_);
+    check_result("sparse", form_, product_, {masked.data(), operand.rows, operand.cols}, rounding_);
   }
 
   SyntheticProduct& product() { return product_; }
@@ -188,14 +165,14 @@ class Contender {
   }
 
   void pack() {
-    if (!stream_ || values_ == ValueType::kF32) return product_.pack();
+    if (!stream_ || values_ == Precision::kFp32) return product_.pack();
     narrow_stream_ = pack_stream(product_.operand(), product_.mask(), pattern_, values_);
   }
 
   SyntheticProduct product_;
-  ProductKind kind_;
+  ProductForm form_;
   Pattern pattern_;
-  ValueType values_;
+  Precision values_;
   bool stream_;
   float rounding_;
   std::optional<PackedMatrix> narrow_stream_;  // weights of bf16 for activations of fp32
@@ -209,24 +186,24 @@ struct Entry {
 };
 
 // The best that there is for a pattern: tiles where it fills them, on a CPU that multiplies tiles.
-Arithmetic sparse_arithmetic(Precision precision, ProductKind kind, const Pattern& pattern) {
+Arithmetic sparse_arithmetic(Precision precision, const ProductForm& form, const Pattern& pattern) {
   const std::vector<Arithmetic> all = arithmetics(precision);
-  return has_tile_product(kind, pattern) ? all.back() : all.front();
+  return has_tile_product(form, pattern) ? all.back() : all.front();
 }
 
 // What runs against one dense product: every pattern, with few tokens in both value types.
-std::vector<Entry> entries(const GemmOptions& options, ProductKind kind, const LayerShape& shape,
-                           int threads) {
+std::vector<Entry> entries(const GemmOptions& options, const ProductForm& form,
+                           const LayerShape& shape, int threads) {
   std::vector<Entry> list;
   const bool fp32 = options.precision == Precision::kFp32;
-  const bool few = fp32 && shape.tokens <= kFewTokens && kind == ProductKind::kForward;
+  const bool few = fp32 && shape.tokens <= kFewTokens && form.product == Product::kForward;
   for (const Pattern& pattern : options.patterns) {
-    for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
-      if (fp32 ? values == ValueType::kBf16 && !few : values == ValueType::kF32) continue;
-      Arithmetic arithmetic = sparse_arithmetic(options.precision, kind, pattern);
+    for (const Precision values : {Precision::kFp32, Precision::kBf16}) {
+      if (fp32 ? values == Precision::kBf16 && !few : values == Precision::kFp32) continue;
+      Arithmetic arithmetic = sparse_arithmetic(options.precision, form, pattern);
       arithmetic.stream = few;
-      GemmRecord record{kind, pattern, shape, threads, values, arithmetic};
-      list.push_back({std::make_unique<Contender>(kind, shape, pattern, values, arithmetic),
+      GemmRecord record{form, pattern, shape, threads, values, arithmetic};
+      list.push_back({std::make_unique<Contender>(form, shape, pattern, values, arithmetic),
                       std::move(record),
                       {},
                       {}});
@@ -242,17 +219,17 @@ struct Dense {
 
 // All that compete for being the dense product of these operands. With few tokens the weights may
 // lie as the library wants them beforehand, as the packed ones do.
-std::vector<Dense> dense_products(ProductKind kind, SyntheticProduct& product) {
+std::vector<Dense> dense_products(const ProductForm& form, SyntheticProduct& product) {
   std::vector<Dense> list;
   for (const DensePeer& peer : dense_peers().peers) {
-    list.push_back({peer.name, [&peer, kind, &product] {
-                      run_peer(peer, kind, product.activations(), product.operand(),
+    list.push_back({peer.name, [&peer, form, &product] {
+                      run_peer(peer, form, product.activations(), product.operand(),
                                product.result());
                     }});
   }
-  if (kind == ProductKind::kForward && product.activations().rows <= kFewTokens) {
+  if (form.product == Product::kForward && product.activations().rows <= kFewTokens) {
     list.push_back({"oneDNN matmul, weights laid out beforehand",
-                    prepare_matmul(MatmulType::kFp32, op_of(kind), product.activations(),
+                    prepare_matmul(Precision::kFp32, form.product, product.activations(),
                                    product.operand(), product.result())});
   }
   return list;
@@ -262,8 +239,8 @@ std::vector<Dense> dense_products(ProductKind kind, SyntheticProduct& product) {
 Dense turned_product(const LayerShape& shape) {
   struct Operands {
     explicit Operands(const LayerShape& shape)
-        : product(ProductKind::kBackwardWeight, shape, Pattern(1, 1),
-                  {Precision::kBf16, Compute::kBf16}),
+        : product(Product::kBackwardWeight, shape, Pattern(1, 1),
+                  {Precision::kBf16, Precision::kBf16}),
           g(static_cast<size_t>(shape.outs * shape.tokens)),
           x(static_cast<size_t>(shape.tokens * shape.ins)) {
       const MatrixView<const float> from_g = product.operand(), from_x = product.activations();
@@ -289,30 +266,29 @@ Dense turned_product(const LayerShape& shape) {
 }
 
 // The same of bf16 operands. They are kept by the products themselves.
-std::vector<Dense> bf16_products(ProductKind any_kind, const LayerShape& shape) {
-  const ProductKind kind =
-      any_kind == ProductKind::kBackwardWeightMasked ? ProductKind::kBackwardWeight : any_kind;
+std::vector<Dense> bf16_products(const ProductForm& any_form, const LayerShape& shape) {
+  const ProductForm form = any_form.masked ? Product::kBackwardWeight : any_form;
   std::vector<Dense> list;
   for (const Arithmetic& arithmetic : arithmetics(Precision::kBf16)) {
-    const auto product = std::make_shared<SyntheticProduct>(kind, shape, Pattern(1, 1), arithmetic);
+    const auto product = std::make_shared<SyntheticProduct>(form, shape, Pattern(1, 1), arithmetic);
     list.push_back({"weft, " + arithmetic.str(), [product] { product->run_dense(); }});
     product->run_dense();
     product->expand_result();
-    check_result(list.back().name, kind, *product, product->operand(),
-                 rounding_of(arithmetic, kind));
+    check_result(list.back().name, form, *product, product->operand(),
+                 rounding_of(arithmetic, form));
   }
   const bool tiles = tile_unit() != TileUnit::kNone;
-  if (tiles && kind == ProductKind::kBackwardWeight) list.push_back(turned_product(shape));
+  if (tiles && form.product == Product::kBackwardWeight) list.push_back(turned_product(shape));
   if (no_bf16().empty()) {
-    const auto product = std::make_shared<SyntheticProduct>(kind, shape, Pattern(1, 1));
-    const bool weight = product_of(kind) == Product::kBackwardWeight;
+    const auto product = std::make_shared<SyntheticProduct>(form, shape, Pattern(1, 1));
+    const bool weight = form.product == Product::kBackwardWeight;
     const auto run = prepare_matmul(
-        MatmulType::kBf16, op_of(kind), weight ? product->operand() : product->activations(),
+        Precision::kBf16, form.product, weight ? product->operand() : product->activations(),
         weight ? product->activations() : product->operand(), product->result());
     list.push_back(
         {"oneDNN matmul in bf16, operands laid out beforehand", [product, run] { run(); }});
     run();
-    check_result(list.back().name, kind, *product, product->operand(), 0x1p-5f);
+    check_result(list.back().name, form, *product, product->operand(), 0x1p-5f);
   }
   return list;
 }
@@ -331,30 +307,30 @@ const Dense& fastest_of(const std::vector<Dense>& list, bool cold = false) {
   return *fastest;
 }
 
-Dense fastest_dense(ProductKind kind, SyntheticProduct& product, bool cold = false) {
-  const std::vector<Dense> list = dense_products(kind, product);
+Dense fastest_dense(const ProductForm& form, SyntheticProduct& product, bool cold = false) {
+  const std::vector<Dense> list = dense_products(form, product);
   for (const Dense& dense : list) {
     dense.run();
-    check_result(dense.name, kind, product, product.operand());
+    check_result(dense.name, form, product, product.operand());
   }
   return fastest_of(list, cold);
 }
 
 // A masked gradient is masked after the dense product; it then stands in `product`, or another
 // matrix of its size does.
-Dense with_masking(ProductKind kind, Dense dense, SyntheticProduct& product) {
-  if (kind != ProductKind::kBackwardWeightMasked) return dense;
+Dense with_masking(const ProductForm& form, Dense dense, SyntheticProduct& product) {
+  if (!form.masked) return dense;
   return {dense.name, [run = std::move(dense.run), &product] {
             run();
             masked_copy(product.result().data, product.mask(), product.result().data);
           }};
 }
 
-std::optional<double> bf16_ms(ProductKind kind, SyntheticProduct& product) {
+std::optional<double> bf16_ms(const ProductForm& form, SyntheticProduct& product) {
   if (!no_bf16().empty()) return std::nullopt;
-  const bool weight = product_of(kind) == Product::kBackwardWeight;
+  const bool weight = form.product == Product::kBackwardWeight;
   const auto run = prepare_matmul(
-      MatmulType::kBf16, op_of(kind), weight ? product.operand() : product.activations(),
+      Precision::kBf16, form.product, weight ? product.operand() : product.activations(),
       weight ? product.activations() : product.operand(), product.result());
   std::vector<double> times;
   run();
@@ -362,17 +338,17 @@ std::optional<double> bf16_ms(ProductKind kind, SyntheticProduct& product) {
   return spread_of(times).median;
 }
 
-// One kind of product on one shape.
-std::vector<GemmRecord> bench_product(const GemmOptions& options, ProductKind kind,
+// One product on one shape.
+std::vector<GemmRecord> bench_product(const GemmOptions& options, const ProductForm& form,
                                       const LayerShape& shape, int threads, Planner& planner) {
-  std::vector<Entry> list = entries(options, kind, shape, threads);
+  std::vector<Entry> list = entries(options, form, shape, threads);
   for (Entry& entry : list) entry.contender->check();
   const bool fp32 = options.precision == Precision::kFp32;
   SyntheticProduct& any = list.front().contender->product();
   const bool cold = list.front().record.arithmetic.stream;
   const Dense dense = with_masking(
-      kind, fp32 ? fastest_dense(kind, any, cold) : fastest_of(bf16_products(kind, shape)), any);
-  const Dense dense_fp32 = fp32 ? Dense() : with_masking(kind, fastest_dense(kind, any), any);
+      form, fp32 ? fastest_dense(form, any, cold) : fastest_of(bf16_products(form, shape)), any);
+  const Dense dense_fp32 = fp32 ? Dense() : with_masking(form, fastest_dense(form, any), any);
   std::vector<double> dense_ms, dense_fp32_ms;
   const auto time_dense = [&] {
     dense_ms.push_back(cold ? cold_ms(dense.run) : time_ms(dense.run));
@@ -384,8 +360,8 @@ std::vector<GemmRecord> bench_product(const GemmOptions& options, ProductKind ki
   };
   const double fma_peak = fma_peak_gflops(threads);
   double peak = peak_gflops();
-  for (int round = 0; round < options.rounds; ++round) {
-    const bool forwards = round % 2 == 0;
+  for (Rounds rounds(options.rounds); rounds.next();) {
+    const bool forwards = rounds.number() % 2 == 0;
     if (forwards) time_dense();
     for (size_t i = 0; i < list.size(); ++i) {
       Entry& entry = list[forwards ? i : list.size() - 1 - i];
@@ -395,7 +371,7 @@ std::vector<GemmRecord> bench_product(const GemmOptions& options, ProductKind ki
     for (Entry& entry : list) entry.pack_ms.push_back(entry.contender->pack_ms());
   }
   peak = std::max(peak, peak_gflops());
-  const std::optional<double> bf16 = fp32 ? bf16_ms(kind, any) : std::nullopt;
+  const std::optional<double> bf16 = fp32 ? bf16_ms(form, any) : std::nullopt;
   std::vector<GemmRecord> records;
   for (Entry& entry : list) {
     GemmRecord& record = entry.record;
@@ -417,13 +393,13 @@ std::vector<GemmRecord> bench_product(const GemmOptions& options, ProductKind ki
       record.fp32_share = shape.flops() / *record.dense_fp32_ms * 1e-6 / fma_peak;
     }
     PlanRequest request{shape, record.pattern};
-    request.transposable = kind != ProductKind::kBackwardDataRagged;
-    request.masked_gradient = kind == ProductKind::kBackwardWeightMasked;
+    request.transposable = !form.ragged;
+    request.masked_gradient = form.masked;
     request.precision = options.precision;
     if (cold) request.products_per_pack = 0;  // weights that never change
     // Weights of bf16 for activations of fp32 are nothing that it would decide.
-    if (!cold || record.values == ValueType::kF32) {
-      record.plan = planner.plan(request)[product_of(kind)];
+    if (!cold || record.values == Precision::kFp32) {
+      record.plan = planner.plan(request)[form.product];
     }
     records.push_back(record);
   }
@@ -436,16 +412,16 @@ std::vector<GemmRecord> bench_gemm(const GemmOptions& options,
                                    const std::function<void(double)>& progress) {
   std::vector<GemmRecord> records;
   const double all =
-      static_cast<double>(options.threads.size() * options.shapes.size() * options.kinds.size());
+      static_cast<double>(options.threads.size() * options.shapes.size() * options.forms.size());
   double done = 0;
   const int before = weft::threads();
   for (const int threads : options.threads) {
     set_threads(threads);
     Planner planner;  // keeps to what it chose, whatever the threads
     for (const LayerShape& shape : options.shapes) {
-      for (const ProductKind kind : options.kinds) {
+      for (const ProductForm& form : options.forms) {
         progress(++done / all);
-        const auto found = bench_product(options, kind, shape, threads, planner);
+        const auto found = bench_product(options, form, shape, threads, planner);
         records.insert(records.end(), found.begin(), found.end());
       }
     }

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "bench/spread.h"
-#include "weft/kernel/stream/small_batch.h"
+#include "weft/kernel/stream/stream.h"
 #include "weft/plan/planner.h"
 
 namespace weft::bench {
@@ -33,18 +33,18 @@ namespace weft::bench {
 struct GemmOptions {
   std::vector<LayerShape> shapes;
   std::vector<Pattern> patterns;
-  std::vector<ProductKind> kinds = {kProductKinds.begin(), kProductKinds.end()};
+  std::vector<ProductForm> forms = {kProductForms.begin(), kProductForms.end()};
   std::vector<int> threads;
   int rounds = 5;
   Precision precision = Precision::kFp32;
 };
 
 struct GemmRecord {
-  ProductKind kind;
+  ProductForm form;
   Pattern pattern;
   LayerShape shape;
   int threads;
-  ValueType values;       // of the sparse operand
+  Precision values;       // of the sparse operand
   Arithmetic arithmetic;  // of the sparse product
   std::string dense_peer = {};
   double dense_ms = 0;

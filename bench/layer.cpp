@@ -9,6 +9,7 @@
 #include <cmath>
 #include <optional>
 
+#include "bench/rounds.h"
 #include "weft/core/parallel.h"
 #include "weft/recipe/schedule.h"
 #include "weft/torch/linear.h"
@@ -65,6 +66,7 @@ class Bench {
  public:
   Bench(const LayerShape& shape, const LayerSettings& settings, int64_t at_step)
       : layer_(make_layer(shape)) {
+    settings.planner->drop_trials();  // of layers before
     layer_->configure(settings);
     x_ = torch::randn({shape.tokens, shape.ins}).requires_grad_(true);
     g_ = torch::randn({shape.tokens, shape.outs});
@@ -76,6 +78,11 @@ class Bench {
     pass();
     check_results();
     step();  // from here on every step finds its mask and packs
+    while (settings.planner->measured_before(layer_->state().step)) step();
+    settings.planner->apply_at_once();
+    pass();
+    check_results();  // of what was chosen
+    step();
   }
 
   // Milliseconds of one.
@@ -241,7 +248,8 @@ std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
       std::vector<double> dense_steps;
       std::vector<StepSamples> samples;
       for (const auto& bench : benches) samples.emplace_back(bench->rare_ms());
-      for (int round = 0; round < plan.rounds; ++round) {
+      for (Rounds rounds(plan.rounds); rounds.next();) {
+        const int round = rounds.number();
         const double dense_ms = dense.step();
         dense_steps.push_back(dense_ms);
         for (size_t k = 0; k < benches.size(); ++k) {
@@ -249,7 +257,7 @@ std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
           const double ms = benches[i]->step();
           samples[i].add(ms, dense_ms, benches[i]->times());
         }
-        progress((done + (round + 1.0) / plan.rounds) / all);
+        progress((done + rounds.done()) / all);
       }
       done += 1.0;
       for (size_t i = 0; i < benches.size(); ++i) {

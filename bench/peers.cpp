@@ -9,9 +9,9 @@
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
 #include "weft/core/parallel.h"
-#include "weft/kernel/dense/dense.h"
 #include "weft/kernel/dense/onednn.h"
 #include "weft/kernel/dense/onednn_describe.h"
+#include "weft/kernel/kernels.h"
 
 namespace weft::bench {
 namespace {
@@ -23,27 +23,29 @@ struct Gemm {
   int64_t m, n, k;
 };
 
-Gemm as_gemm(DenseOp op, MatrixView<const float> a, MatrixView<float> out) {
-  return {op == DenseOp::kBackwardWeight, op == DenseOp::kForward, out.rows, out.cols,
-          op == DenseOp::kBackwardWeight ? a.rows : a.cols};
+Gemm as_gemm(Product product, MatrixView<const float> a, MatrixView<float> out) {
+  return {product == Product::kBackwardWeight, product == Product::kForward, out.rows, out.cols,
+          product == Product::kBackwardWeight ? a.rows : a.cols};
 }
 
-void run_onednn(DenseOp op, MatrixView<const float> a, MatrixView<const float> b,
+void run_onednn(Product product, MatrixView<const float> a, MatrixView<const float> b,
                 MatrixView<float> out) {
-  const Gemm gemm = as_gemm(op, a, out);
+  const Gemm gemm = as_gemm(product, a, out);
   onednn::check(
       dnnl_sgemm(gemm.transpose_a ? 'T' : 'N', gemm.transpose_b ? 'T' : 'N', gemm.m, gemm.n, gemm.k,
                  1, a.data, a.row_stride, b.data, b.row_stride, 0, out.data, out.row_stride),
       "sgemm");
 }
 
-void run_weft(DenseOp op, MatrixView<const float> a, MatrixView<const float> b,
+void run_weft(Product product, MatrixView<const float> a, MatrixView<const float> b,
               MatrixView<float> out) {
-  switch (op) {
-    case DenseOp::kForward: return dense_forward(a, b, nullptr, 0, out);
-    case DenseOp::kBackwardData: return dense_backward_data(a, b, 0, out);
-    case DenseOp::kBackwardWeight: return dense_backward_weight(a, b, 0, out);
-  }
+  const bool weight = product == Product::kBackwardWeight;
+  LinearCall call;
+  call.product = product;
+  call.activations = weight ? b : a;
+  call.dense = weight ? a : b;
+  call.result = out;
+  multiply(call);
 }
 
 // OpenBLAS's name for the best it has on this CPU within weft's instruction set.
@@ -103,11 +105,11 @@ DensePeer load_openblas() {
 
   std::string version = get_config();  // "OpenBLAS 0.3.21 NO_LAPACKE ..."
   version = version.substr(0, version.find(' ', version.find(' ') + 1));
-  return {version + " " + running, [=](DenseOp op, MatrixView<const float> a,
+  return {version + " " + running, [=](Product product, MatrixView<const float> a,
                                        MatrixView<const float> b, MatrixView<float> out) {
             constexpr int kRowMajor = 101, kPlain = 111, kTransposed = 112;
             const auto i = [](int64_t size) { return static_cast<int>(size); };
-            const Gemm gemm = as_gemm(op, a, out);
+            const Gemm gemm = as_gemm(product, a, out);
             set_num_threads(threads());
             sgemm(kRowMajor, gemm.transpose_a ? kTransposed : kPlain,
                   gemm.transpose_b ? kTransposed : kPlain, i(gemm.m), i(gemm.n), i(gemm.k), 1,
@@ -153,13 +155,13 @@ const DensePeers& dense_peers() {
   return found;
 }
 
-std::function<void()> prepare_matmul(MatmulType type, DenseOp op, MatrixView<const float> a,
+std::function<void()> prepare_matmul(Precision type, Product product, MatrixView<const float> a,
                                      MatrixView<const float> b, MatrixView<float> out) {
   onednn::prepare();
   try {
-    const Gemm gemm = as_gemm(op, a, out);
+    const Gemm gemm = as_gemm(product, a, out);
     const auto element =
-        type == MatmulType::kBf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+        type == Precision::kBf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
     const auto any = dnnl::memory::format_tag::any;
     const dnnl::memory::desc out_desc = plain(out, false);
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);

@@ -14,18 +14,19 @@
 #include <vector>
 
 #include "weft/core/matrix_view.h"
+#include "weft/core/precision.h"
+#include "weft/kernel/product.h"
 
 namespace weft::bench {
 
-enum class DenseOp {
-  kForward,         // a = x: [tokens, ins]   b = w: [outs, ins]   out = x wᵀ: [tokens, outs]
-  kBackwardData,    // a = g: [tokens, outs]  b = w: [outs, ins]   out = g w: [tokens, ins]
-  kBackwardWeight,  // a = g: [tokens, outs]  b = x: [tokens, ins] out = gᵀ x: [outs, ins]
-};
-
+// Operands are taken in the order of the formula:
+//
+//   forward          a = x: [tokens, ins]    b = w: [outs, ins]    out = x wᵀ: [tokens, outs]
+//   backward data    a = g: [tokens, outs]   b = w: [outs, ins]    out = g w: [tokens, ins]
+//   backward weight  a = g: [tokens, outs]   b = x: [tokens, ins]  out = gᵀ x: [outs, ins]
 struct DensePeer {
   std::string name;  // "OpenBLAS 0.3.21 Zen"
-  std::function<void(DenseOp, MatrixView<const float> a, MatrixView<const float> b,
+  std::function<void(Product, MatrixView<const float> a, MatrixView<const float> b,
                      MatrixView<float> out)>
       run;
 };
@@ -39,8 +40,7 @@ const DensePeers& dense_peers();
 
 // A product whose operands are already in the type and layout that oneDNN's matmul wants, so that
 // calling it costs the product and nothing else. Copies a and b; keeps `out`, in fp32.
-enum class MatmulType { kFp32, kBf16 };
-std::function<void()> prepare_matmul(MatmulType type, DenseOp op, MatrixView<const float> a,
+std::function<void()> prepare_matmul(Precision type, Product product, MatrixView<const float> a,
                                      MatrixView<const float> b, MatrixView<float> out);
 
 // Why there is no bf16 product to compare with, as in "none on this CPU"; empty if there is one.

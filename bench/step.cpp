@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "bench/rounds.h"
 #include "weft/core/parallel.h"
 #include "weft/torch/sparsify.h"
 #include "weft/torch/step.h"
@@ -48,6 +49,7 @@ class BlockBench {
   BlockBench(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,
              Precision precision, std::shared_ptr<Planner> planner, const Inputs& inputs)
       : inputs_(inputs) {
+    planner->drop_trials();  // of blocks before
     torch::manual_seed(1);
     block_ = std::make_shared<TransformerBlock>(
         BlockOptions{shape.width, shape.hidden, shape.heads, /*causal=*/true});
@@ -56,13 +58,15 @@ class BlockBench {
     config.pattern = pattern;
     config.first_and_last_dense = false;
     config.total_steps = 1000;
-    config.planner = std::move(planner);
+    config.planner = planner;
     config.precision = precision;
     sparsify(*block_, config);
     optimizer_ = make_optimizer(*block_, adamw_options());
     layers_ = layers_of(*block_);
-    step();  // allocates, plans, finds masks
+    step();  // allocates, finds masks
     if (recipe != "dense") find_rare_work();
+    while (planner->measured_before(layers_.front().second->state().step)) step();
+    planner->apply_at_once();
     step();
   }
 
@@ -239,7 +243,8 @@ StepRecords bench_step(const StepOptions& options, const std::function<void(doub
   std::vector<StepSamples> samples;
   for (const auto& bench : benches) samples.emplace_back(bench->rare_ms());
   if (options.plain) plain.step(threads());  // allocates
-  for (int round = 0; round < options.rounds; ++round) {
+  for (Rounds rounds(options.rounds); rounds.next();) {
+    const int round = rounds.number();
     const double dense_ms = dense.step();
     dense_steps.push_back(dense_ms);
     if (dense_fp32) fp32_steps.push_back(dense_fp32->step());
@@ -253,7 +258,7 @@ StepRecords bench_step(const StepOptions& options, const std::function<void(doub
     if (options.plain && (round % 2 == 1 || options.rounds == 1)) {
       plain_ours.push_back(plain.step(threads()));
     }
-    progress(0.4 + 0.6 * (round + 1.0) / options.rounds);
+    progress(0.4 + 0.6 * rounds.done());
   }
   StepRecords found;
   found.dense_ms = median(dense_steps);

@@ -40,6 +40,7 @@ class BenchConvertCommand : public Command {
     common_.declare(flags);
   }
 
+  bool measures() const override { return true; }
   int run() override {
     common_.apply();
     options_.seed = static_cast<uint64_t>(seed_);

@@ -25,7 +25,7 @@ class BenchGemmCommand : public Command {
                 problem_in([](const std::string& text) { Pattern::parse(text); }));
     flags.texts("--op", "NAME", ops_,
                 "Products to run: fwd, bwd_x, bwd_x_ragged, bwd_w, bwd_w_masked",
-                problem_in([](const std::string& text) { parse_kind(text); }));
+                problem_in([](const std::string& text) { ProductForm::parse(text); }));
     flags.text("--precision", "fp32|bf16", precision_,
                "Of operands and results: bf16 has its own dense peer, and fp32 beside",
                problem_in([](const std::string& text) { parse_precision(text); }));
@@ -36,12 +36,13 @@ class BenchGemmCommand : public Command {
     flags.flag("--json", json_, "Print JSON");
   }
 
+  bool measures() const override { return true; }
   int run() override {
     bench::GemmOptions options;
     for (const std::string& text : shapes_) options.shapes.push_back(LayerShape::parse(text));
     for (const std::string& text : patterns_) options.patterns.push_back(Pattern::parse(text));
-    options.kinds.clear();
-    for (const std::string& text : ops_) options.kinds.push_back(parse_kind(text));
+    options.forms.clear();
+    for (const std::string& text : ops_) options.forms.push_back(ProductForm::parse(text));
     options.precision = parse_precision(precision_);
     options.rounds = static_cast<int>(rounds_);
     options.threads = {threads_ == 0 ? 1 : static_cast<int>(threads_)};
@@ -56,16 +57,8 @@ class BenchGemmCommand : public Command {
   }
 
  private:
-  static ProductKind parse_kind(const std::string& text) {
-    for (const ProductKind kind : kProductKinds) {
-      if (kind_name(kind) == text) return kind;
-    }
-    throw Error(fmt::format(
-        "op '{}': accepted are fwd, bwd_x, bwd_x_ragged, bwd_w and bwd_w_masked", text));
-  }
-
   static std::string pattern_text(const bench::GemmRecord& r) {
-    const bool narrow = r.values == ValueType::kBf16 && r.arithmetic.storage == Precision::kFp32;
+    const bool narrow = r.values == Precision::kBf16 && r.arithmetic.storage == Precision::kFp32;
     return r.pattern.str() + (narrow ? " bf16" : "");
   }
 
@@ -75,9 +68,8 @@ class BenchGemmCommand : public Command {
     bool disturbed = false;
     for (const bench::GemmRecord& r : records) {
       disturbed = disturbed || r.disturbed();
-      table.add({std::string(kind_name(r.kind)), pattern_text(r), r.shape.str(),
-                 std::to_string(r.threads), fmt::format("{:.3g}", r.dense_ms),
-                 fmt::format("{:.3g}", r.sparse_ms),
+      table.add({r.form.name(), pattern_text(r), r.shape.str(), std::to_string(r.threads),
+                 fmt::format("{:.3g}", r.dense_ms), fmt::format("{:.3g}", r.sparse_ms),
                  fmt::format("{:.2f} ({:.2f}-{:.2f})", r.ratio.median, r.ratio.low, r.ratio.high),
                  fmt::format("{:.0f}", r.effective_gflops()),
                  fmt::format("{:.0f}", 100 * r.real_gflops() / r.peak_gflops),
@@ -117,17 +109,17 @@ class BenchGemmCommand : public Command {
   // Over the shapes with many tokens, as the issue of speed is usually put.
   static std::string geometric_means(const std::vector<bench::GemmRecord>& records) {
     std::vector<std::string> order;
-    std::map<std::string, std::map<ProductKind, Mean>> means;
+    std::map<std::string, std::map<ProductForm, Mean>> means;
     for (const bench::GemmRecord& r : records) {
       if (r.arithmetic.stream) continue;
       const std::string row = fmt::format("{}, {}", r.pattern.str(), threads_text(r.threads));
       if (!means.contains(row)) order.push_back(row);
-      means[row][r.kind].add(r.ratio.median);
+      means[row][r.form].add(r.ratio.median);
     }
     Table table({"geometric mean", ">fwd", ">bwd_x", ">bwd_x_ragged", ">bwd_w", ">bwd_w_masked"});
     for (const std::string& row : order) {
       std::vector<std::string> cells = {row};
-      for (const ProductKind kind : kProductKinds) cells.push_back(means[row][kind].str());
+      for (const ProductForm& form : kProductForms) cells.push_back(means[row][form].str());
       table.add(cells);
     }
     return order.empty() ? "" : table.str() + "\n";
@@ -201,7 +193,7 @@ class BenchGemmCommand : public Command {
     if (const std::string none = bench::no_bf16(); !none.empty()) return none;
     std::string text;
     for (const bench::GemmRecord& r : records) {
-      const std::string one = fmt::format("{} {} x{}: {:.3g} ms ({:.2f} x fp32)", kind_name(r.kind),
+      const std::string one = fmt::format("{} {} x{}: {:.3g} ms ({:.2f} x fp32)", r.form.name(),
                                           r.shape.str(), r.threads, r.dense_bf16_ms.value_or(0),
                                           r.dense_ms / r.dense_bf16_ms.value_or(1));
       if (text.find(one) == std::string::npos) text += (text.empty() ? "" : "; ") + one;
@@ -213,36 +205,35 @@ class BenchGemmCommand : public Command {
     const bench::Environment on = bench::environment();
     Json list = Json::array();
     for (const bench::GemmRecord& r : records) {
-      list.push_back({{"op", kind_name(r.kind)},
-                      {"pattern", r.pattern.str()},
-                      {"tokens", r.shape.tokens},
-                      {"ins", r.shape.ins},
-                      {"outs", r.shape.outs},
-                      {"threads", r.threads},
-                      {"isa", on.isa},
-                      {"dense_ms", r.dense_ms},
-                      {"sparse_ms", r.sparse_ms},
-                      {"ratio", r.ratio.median},
-                      {"ratio_spread", Json{r.ratio.low, r.ratio.high}},
-                      {"pack_ms", r.pack_ms},
-                      {"mask_ms", r.mask_ms},
-                      {"dense_gflops", r.dense_gflops()},
-                      {"peak_gflops", r.peak_gflops},
-                      {"plan", r.plan ? Json(r.plan->path()) : Json(nullptr)},
-                      {"dense_peer", r.dense_peer},
-                      {"disturbed", r.disturbed()},
-                      {"layout", r.kind == ProductKind::kBackwardWeightMasked
-                                     ? Json(nullptr)
-                                     : Json(layout_name(r.arithmetic.layout()))},
-                      {"precision", precision_name(r.arithmetic.storage)},
-                      {"arithmetic", r.arithmetic.str()},
-                      {"values", r.values == ValueType::kF32 ? "fp32" : "bf16"},
-                      {"dense_bf16_ms", r.dense_bf16_ms ? Json(*r.dense_bf16_ms) : Json(nullptr)},
-                      {"dense_fp32_ms", r.dense_fp32_ms ? Json(*r.dense_fp32_ms) : Json(nullptr)},
-                      {"rounds", rounds_},
-                      {"cpu", on.cpu},
-                      {"compiler", on.compiler},
-                      {"commit", on.commit}});
+      list.push_back(
+          {{"op", r.form.name()},
+           {"pattern", r.pattern.str()},
+           {"tokens", r.shape.tokens},
+           {"ins", r.shape.ins},
+           {"outs", r.shape.outs},
+           {"threads", r.threads},
+           {"isa", on.isa},
+           {"dense_ms", r.dense_ms},
+           {"sparse_ms", r.sparse_ms},
+           {"ratio", r.ratio.median},
+           {"ratio_spread", Json{r.ratio.low, r.ratio.high}},
+           {"pack_ms", r.pack_ms},
+           {"mask_ms", r.mask_ms},
+           {"dense_gflops", r.dense_gflops()},
+           {"peak_gflops", r.peak_gflops},
+           {"plan", r.plan ? Json(r.plan->path()) : Json(nullptr)},
+           {"dense_peer", r.dense_peer},
+           {"disturbed", r.disturbed()},
+           {"layout", r.form.masked ? Json(nullptr) : Json(layout_name(r.arithmetic.layout()))},
+           {"precision", precision_name(r.arithmetic.storage)},
+           {"arithmetic", r.arithmetic.str()},
+           {"values", precision_name(r.values)},
+           {"dense_bf16_ms", r.dense_bf16_ms ? Json(*r.dense_bf16_ms) : Json(nullptr)},
+           {"dense_fp32_ms", r.dense_fp32_ms ? Json(*r.dense_fp32_ms) : Json(nullptr)},
+           {"rounds", rounds_},
+           {"cpu", on.cpu},
+           {"compiler", on.compiler},
+           {"commit", on.commit}});
     }
     print_json(list);
   }

@@ -27,6 +27,7 @@ class BenchSolveCommand : public Command {
     common_.declare(flags);
   }
 
+  bool measures() const override { return true; }
   int run() override {
     common_.apply();
     options_.rounds = static_cast<int>(rounds_);

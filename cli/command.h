@@ -47,6 +47,8 @@ class Command {
   virtual ~Command() = default;
   virtual void declare(Flags& flags) = 0;
   virtual int run() = 0;
+  // Whether it takes timings, so that its user should know of a busy machine.
+  virtual bool measures() const { return false; }
 };
 
 struct CommandEntry {
@@ -56,6 +58,8 @@ struct CommandEntry {
   std::unique_ptr<Command> command;
 };
 
+CommandEntry bench_attention_command();
+CommandEntry bench_conv_command();
 CommandEntry bench_convert_command();
 CommandEntry bench_gemm_command();
 CommandEntry bench_solve_command();

@@ -13,7 +13,7 @@ class KernelsCommand : public Command {
   void declare(Flags& flags) override { common_.declare(flags); }
 
   int run() override {
-    Table table({"kernel", "compute", "operand", "products", "for"});
+    Table table({"kernel", "layer", "compute", "operand", "products", "for"});
     Json list = Json::array();
     for (const Kernel& kernel : kernels()) {
       Json products = Json::array();
@@ -22,10 +22,12 @@ class KernelsCommand : public Command {
         products.push_back(product_name(product));
         names += (names.empty() ? "" : " ") + std::string(product_name(product));
       }
-      table.add({std::string(kernel.name), std::string(compute_name(kernel.compute)),
-                 std::string(kernel.operand), names, std::string(kernel.use)});
+      table.add({std::string(kernel.name), std::string(kernel.layer),
+                 std::string(precision_name(kernel.compute)), std::string(kernel.operand), names,
+                 std::string(kernel.use)});
       list.push_back({{"name", kernel.name},
-                      {"compute", compute_name(kernel.compute)},
+                      {"layer", kernel.layer},
+                      {"compute", precision_name(kernel.compute)},
                       {"operand", kernel.operand},
                       {"products", products},
                       {"use", kernel.use}});

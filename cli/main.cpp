@@ -63,6 +63,8 @@ std::vector<CommandEntry> commands(int, char** argv) {
   commands.push_back(recovery_command(pass_on));
   commands.push_back(bench_convert_command());
   commands.push_back(bench_gemm_command());
+  commands.push_back(bench_conv_command());
+  commands.push_back(bench_attention_command());
   commands.push_back(bench_solve_command());
   commands.push_back(bench_layer_command(pass_on));
   commands.push_back(bench_step_command(pass_on));

@@ -43,6 +43,7 @@ class PlanCommand : public Command {
     common_.declare(flags);
   }
 
+  bool measures() const override { return true; }
   int run() override {
     if (shapes_.empty() && convs_.empty()) throw UsageError("--shape or --conv is needed");
     common_.apply();
@@ -60,14 +61,14 @@ class PlanCommand : public Command {
       const PlanRequest request{shape,    pattern,          transposable_,
                                 per_pack, masked_gradient_, precision};
       for (const ProductPlan& one : planner.plan(request).products) {
-        add(shape.str(), one, fastest(measured, one.kind, request), table, list);
+        add(shape.str(), one, fastest(measured, one.form, request), table, list);
       }
     }
     for (const std::string& text : convs_) {
       const ConvShape conv = ConvShape::parse(text);
       const LayerPlan plan = planner.plan(ConvRequest{conv, pattern, transposable_, per_pack});
       for (const ProductPlan& one : plan.products) {
-        add(conv.spec(), one, measured.measure(one.kind, conv, pattern), table, list);
+        add(conv.spec(), one, measured.measure(one.form, conv, pattern), table, list);
       }
     }
     if (!save_.empty()) write_file_atomically(save_, planner.saved() + "\n");
@@ -91,10 +92,11 @@ class PlanCommand : public Command {
   }
 
   // Dense and sparse each in the arithmetic that is faster for it.
-  static ProductTimes fastest(Timings& measured, ProductKind kind, const PlanRequest& request) {
+  static ProductTimes fastest(Timings& measured, const ProductForm& form,
+                              const PlanRequest& request) {
     ProductTimes best;
-    for (const Arithmetic& arithmetic : contestants(request, kind)) {
-      const ProductTimes one = measured.measure(kind, request.shape, request.pattern, arithmetic);
+    for (const Arithmetic& arithmetic : contestants(request, form)) {
+      const ProductTimes one = measured.measure(form, request.shape, request.pattern, arithmetic);
       if (best.dense == 0 || one.dense < best.dense) best.dense = one.dense;
       if (best.sparse == 0 || one.sparse < best.sparse) {
         best.sparse = one.sparse;
@@ -112,18 +114,16 @@ class PlanCommand : public Command {
     const auto ms = [](double value, bool known = true) {
       return known ? fmt::format("{:.3g} ms", value) : std::string("-");
     };
-    table.add({shape, std::string(kind_name(one.kind)), ms(model.dense, predicted),
-               ms(model.sparse, predicted), ms(model.pack, predicted), ms(now.dense),
-               ms(now.sparse), ms(now.pack), one.path(),
+    table.add({shape, one.form.name(), ms(model.dense, predicted), ms(model.sparse, predicted),
+               ms(model.pack, predicted), ms(now.dense), ms(now.sparse), ms(now.pack), one.path(),
                one.note.empty() ? one.reason() : one.reason() + "; " + one.note});
-    const bool sparse =
-        one.choice == Choice::kSparse && one.kind != ProductKind::kBackwardWeightMasked;
+    const bool sparse = one.choice == Choice::kSparse && !one.form.masked;
     const auto json_ms = [&](double value) { return predicted ? Json(value) : Json(nullptr); };
     list.push_back({{"shape", shape},
                     {"pattern", Pattern::parse(pattern_).str()},
                     {"threads", weft::threads()},
                     {"isa", current_isa()},
-                    {"product", kind_name(one.kind)},
+                    {"product", one.form.name()},
                     {"predicted_dense_ms", json_ms(model.dense)},
                     {"predicted_sparse_ms", json_ms(model.sparse)},
                     {"predicted_pack_ms", json_ms(model.pack)},
@@ -135,7 +135,7 @@ class PlanCommand : public Command {
                     {"measured_pack_ms", now.pack},
                     {"choice", choice_name(one.choice)},
                     {"precision", precision_},
-                    {"compute", compute_name(one.arithmetic.compute)},
+                    {"compute", precision_name(one.arithmetic.compute)},
                     {"layout", sparse ? Json(layout_name(one.arithmetic.layout())) : Json(nullptr)},
                     {"arithmetic", one.note},
                     {"why", one.reason()}});

@@ -13,6 +13,7 @@
 #include "cli/stop_signal.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/isa.h"
+#include "weft/core/machine_load.h"
 #include "weft/core/same_file.h"
 #include "weft/core/text.h"
 #include "weft/core/version.h"
@@ -79,7 +80,15 @@ int run(int argc, char** argv, std::vector<CommandEntry> commands) {
     return finish_output(0);
   }
   try {
-    return finish_output(parsed.command->run());
+    const MachineLoad load;
+    const int code = parsed.command->run();
+    if (parsed.command->measures() && load.is_busy()) {
+      complain(code,
+               fmt::format("other processes used {:.1f} of {} CPUs while this ran: timings may be "
+                           "off",
+                           load.others(), load.cpus()));
+    }
+    return finish_output(code);
   } catch (const UsageError& error) {
     return complain(2, hint(error.what()));
   } catch (const OptionError& error) {

@@ -1,6 +1,7 @@
 // weft train: one run, from the first step or from where it was.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -30,32 +31,40 @@ std::string product_text(const ProductPlan& plan) {
 }
 
 void print_layers(const std::vector<PlannedLayer>& layers) {
-  Table table({"layer", "kind", "recipe", "pattern", "fwd", "bwd_x", "bwd_w", "why"});
+  Table table({"layer", "kind", "recipe", "pattern", "why"});
+  for (const PlannedLayer& layer : layers) {
+    const LayerReport& report = layer.report;
+    table.add({report.name, report.kind, report.recipe,
+               report.pattern.empty() ? "-" : report.pattern, report.reason});
+  }
+  print(table.str());
+}
+
+// How products of layers run from here on.
+void print_plan(const std::vector<PlannedLayer>& layers) {
+  Table table({"layer", "fwd", "bwd_x", "bwd_w"});
   bool ratios = false;
   std::set<std::string> arithmetics;
   for (const PlannedLayer& layer : layers) {
-    const LayerReport& report = layer.report;
-    std::vector<std::string> row = {report.name, report.kind, report.recipe,
-                                    report.pattern.empty() ? "-" : report.pattern};
-    for (size_t i = 0; i < 3; ++i) {
-      row.push_back(layer.plan ? product_text(layer.plan->products[i]) : "dense");
-      if (!layer.plan) continue;
-      const ProductPlan& plan = layer.plan->products[i];
+    std::vector<std::string> row = {layer.report.name};
+    for (const ProductPlan& plan : layer.plan->products) {
+      row.push_back(product_text(plan));
       ratios |= plan.was_timed();
       if (!plan.note.empty()) arithmetics.insert(plan.note);
     }
-    row.push_back(report.reason);
     table.add(row);
   }
-  print(table.str());
+  print("\n" + table.str());
   if (ratios) {
     print(fmt::format(
-        "\nA product is sparse where dense time / (sparse time + packing), the figure beside it, "
-        "is above {}\n(above {} if it takes less than {} ms and there is packing); layers that are "
-        "not sparse all\nthe time are dense in between.\n",
+        "Measured in the run: a product is sparse where dense time / (sparse time + packing), the "
+        "figure beside\nit, is above {} (above {} if it takes less than {} ms and there is "
+        "packing).\n",
         kSparseMargin, kSmallProductMargin, kSmallProductMs));
   }
-  for (const std::string& arithmetic : arithmetics) print(fmt::format("\n{}\n", arithmetic));
+  for (const std::string& arithmetic : arithmetics) print(arithmetic + "\n");
+  print("\n");
+  std::fflush(stdout);
 }
 
 // What row orders retain, of layers that have one.
@@ -115,6 +124,10 @@ class TrainDisplay : public TrainerListener {
     clear();
     std::fputs(fmt::format("weft: {}\n", printable(note, 2000)).c_str(), stderr);
   }
+  void on_plan(const std::vector<PlannedLayer>& layers) override {
+    clear();
+    print_plan(layers);
+  }
   void clear() {
     if (on_line_) std::fputs("\r\033[K", stderr);
     on_line_ = false;
@@ -158,6 +171,14 @@ void print_start(const Trainer& trainer) {
                                           : trainer.source().unit(),
       threads_text(threads()), current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
   print_layers(trainer.layers());
+  const bool sparse = std::ranges::any_of(
+      trainer.layers(), [](const PlannedLayer& one) { return !one.report.pattern.empty(); });
+  if (o.plan == "auto" && sparse && trainer.step() == 0) {
+    print(
+        fmt::format("\nFor {} steps from where a layer is sparse, dense and sparse products take "
+                    "turns; then the faster\nones are chosen.\n",
+                    Trial::kSteps));
+  }
   if (trainer.step() > 0) print(fmt::format("\ngoing on after step {}\n", trainer.step()));
   print("\n");
   std::fflush(stdout);

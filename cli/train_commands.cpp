@@ -21,6 +21,10 @@ class TrainCommand : public Command {
     arguments_.check();
     return work_(arguments_);
   }
+  bool measures() const override {
+    if constexpr (requires { arguments_.measures(); }) return arguments_.measures();
+    return false;
+  }
 
  private:
   Arguments arguments_;

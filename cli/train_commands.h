@@ -69,6 +69,7 @@ struct BenchLayerArguments {
 
   BenchLayerArguments();
   void declare(Flags& flags);
+  static bool measures() { return true; }
   void check() const;
 };
 
@@ -81,6 +82,7 @@ struct BenchStepArguments {
   bool no_plain = false, no_memory = false, only_memory = false, json = false;
 
   void declare(Flags& flags);
+  bool measures() const { return !only_memory; }
   void check() const;
 };
 

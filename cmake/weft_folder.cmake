@@ -31,6 +31,21 @@ function(weft_folder name)
   weft_sanitize(weft_${name})
 endfunction()
 
+# The targets that the installed Highway knows, joined by |: those of Debian 13's (1.2) that Debian
+# 12's (1.0.3) lacks are not even names there, and HWY_TARGETS would not compile.
+function(weft_highway_targets out)
+  file(STRINGS ${WEFT_HIGHWAY_INCLUDE}/hwy/detect_targets.h lines REGEX "^#define HWY_[A-Z0-9_]+ \\(1LL")
+  list(TRANSFORM lines REPLACE "^#define HWY_([A-Z0-9_]+) .*" "\\1")
+  set(known "")
+  foreach(name ${ARGN})
+    if(name IN_LIST lines)
+      list(APPEND known HWY_${name})
+    endif()
+  endforeach()
+  list(JOIN known "|" known)
+  set(${out} ${known} PARENT_SCOPE)
+endfunction()
+
 function(weft_compile_options target)
   # g++ 12 sees overflows that are not there in fmt's and libstdc++'s inlined copies.
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion
@@ -38,9 +53,11 @@ function(weft_compile_options target)
     $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow;-Wno-stringop-overread>)
   # Targets that Highway is not to compile for, the same for every source, so that
   # `weft::current_isa` speaks for all. SVE and RVV: vectors of unknown length cannot be members of a
-  # struct, as ours are; NEON serves on ARM. SSSE3 and AVX3_DL: have nothing that weft uses
-  # and SSE4 or AVX3 lack, and would double the time to build.
-  set(disabled "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128|HWY_RVV|HWY_SSSE3|HWY_AVX3_DL")
+  # struct, as ours are; NEON serves on ARM. SSSE3, and AVX3_DL, AVX3_ZEN4, AVX3_SPR, NEON_BF16: have
+  # nothing that weft uses and SSE4, AVX3 or NEON lack (products in bf16 have sources of their own,
+  # kernel/tile), and each adds as much to the time to build as AVX2 does.
+  weft_highway_targets(disabled SVE SVE2 SVE_256 SVE2_128 RVV SSSE3 AVX3_DL AVX3_ZEN4 AVX3_SPR
+    NEON_BF16)
   # Sanitized are the baseline and AVX2, two widths of vectors that nearly every machine has: it is
   # one source for all targets, and then takes half as long. The release tests run every target that
   # the CPU has.

@@ -13,17 +13,16 @@
 #include <optional>
 
 #include "tests/products.h"
-#include "weft/kernel/sparse.h"
 #include "weft/plan/timings.h"
 
 namespace weft::test {
 
-struct Linear {
-  ProductKind product = ProductKind::kForward;
+struct Linear {  // with a packed operand; of a masked gradient see masked_weight_test.cpp
+  ProductForm form = Product::kForward;
   Pattern pattern{2, 4};
   PackTile tile;
   int64_t rows = 0, depth = 0, cols = 0;
-  ValueType value_type = ValueType::kF32;
+  Precision value_type = Precision::kFp32;
   Data data = Data::kIntegers;
   Fill fill = Fill::kFull;
   bool bias = false;  // of the forward product only
@@ -34,8 +33,8 @@ struct Linear {
   std::string str() const {
     return fmt::format(
         "{} {} {}, {} rows, depth {}, {} cols, tile {} x {}, {}{}{}{}, gap {}, seed {} stream {}",
-        kind_name(product), pattern.str(), value_type == ValueType::kF32 ? "fp32" : "bf16", rows,
-        depth, cols, tile.depth, tile.width, data == Data::kIntegers ? "integers" : "floats",
+        form.name(), pattern.str(), precision_name(value_type), rows, depth, cols, tile.depth,
+        tile.width, data == Data::kIntegers ? "integers" : "floats",
         fill == Fill::kFull ? "" : ", not full", bias ? ", bias" : "", beta == 0 ? "" : ", beta 1",
         gap, test_seed(), stream);
   }
@@ -73,9 +72,8 @@ class LinearProblem {
   TestMatrix& dense() { return dense_; }
 
   void repack(PackTile tile) {
-    const PanelOptions options = {pack_pattern(), tile, linear_.value_type,
-                                  linear_.product == ProductKind::kBackwardDataRagged};
-    packed_ = linear_.product == ProductKind::kForward
+    const PanelOptions options = {pack_pattern(), tile, linear_.value_type, linear_.form.ragged};
+    packed_ = linear_.form.product == Product::kForward
                   ? pack_panels(sparse_.weights.view(), sparse_.mask, options)
                   : pack_panels_transposed(sparse_.weights.view(), sparse_.mask, options);
   }
@@ -90,23 +88,21 @@ class LinearProblem {
     return y;
   }
   int64_t output_rows() const {
-    return linear_.product == ProductKind::kBackwardWeight ? linear_.rows : linear_.cols;
+    return linear_.form.product == Product::kBackwardWeight ? linear_.rows : linear_.cols;
   }
   int64_t output_cols() const {
-    return linear_.product == ProductKind::kBackwardWeight ? linear_.cols : linear_.rows;
+    return linear_.form.product == Product::kBackwardWeight ? linear_.cols : linear_.rows;
   }
 
   void run(TestMatrix& y) const {
-    switch (linear_.product) {
-      case ProductKind::kForward:
+    switch (linear_.form.product) {
+      case Product::kForward:
         return sparse_forward(dense_.view(), packed_, linear_.bias ? bias_.data() : nullptr,
                               linear_.beta, y.view());
-      case ProductKind::kBackwardData:
-      case ProductKind::kBackwardDataRagged:
+      case Product::kBackwardData:
         return sparse_backward_data(dense_.view(), packed_, linear_.beta, y.view());
-      case ProductKind::kBackwardWeight:
+      case Product::kBackwardWeight:
         return sparse_backward_weight(packed_, dense_.view(), linear_.beta, y.view());
-      case ProductKind::kBackwardWeightMasked: break;  // nothing is packed: masked_weight_test.cpp
     }
   }
   std::vector<uint32_t> result() const {
@@ -120,18 +116,16 @@ class LinearProblem {
     ExpectedMatrix want(output_rows(), output_cols());
     for (const Sparse::Entry& e : sparse_.entries(linear_.value_type)) {
       for (int64_t c = 0; c < linear_.cols; ++c) {
-        switch (linear_.product) {
-          case ProductKind::kForward:  // y[token, out] += x[token, in] * W[out, in]
+        switch (linear_.form.product) {
+          case Product::kForward:  // y[token, out] += x[token, in] * W[out, in]
             want.add(c, e.row, dense_.at(c, e.col), e.value);
             break;
-          case ProductKind::kBackwardData:
-          case ProductKind::kBackwardDataRagged:  // dx[token, in] += g[token, out] * W[out, in]
+          case Product::kBackwardData:  // dx[token, in] += g[token, out] * W[out, in]
             want.add(c, e.col, dense_.at(c, e.row), e.value);
             break;
-          case ProductKind::kBackwardWeight:  // dw[out, in] += G[token, out] * x[token, in]
+          case Product::kBackwardWeight:  // dw[out, in] += G[token, out] * x[token, in]
             want.add(e.col, c, e.value, dense_.at(e.row, c));
             break;
-          case ProductKind::kBackwardWeightMasked: break;
         }
       }
     }
@@ -157,12 +151,10 @@ class LinearProblem {
 
   // Whether output [r, c] keeps a weight for element [i, j] of the dense operand.
   bool keeps(int64_t r, int64_t c, int64_t i, int64_t j) const {
-    switch (linear_.product) {
-      case ProductKind::kForward: return r == i && sparse_.mask.at(c, j);
-      case ProductKind::kBackwardData:
-      case ProductKind::kBackwardDataRagged: return r == i && sparse_.mask.at(j, c);
-      case ProductKind::kBackwardWeight: return c == j && sparse_.mask.at(i, r);
-      case ProductKind::kBackwardWeightMasked: break;
+    switch (linear_.form.product) {
+      case Product::kForward: return r == i && sparse_.mask.at(c, j);
+      case Product::kBackwardData: return r == i && sparse_.mask.at(j, c);
+      case Product::kBackwardWeight: return c == j && sparse_.mask.at(i, r);
     }
     return false;
   }
@@ -171,26 +163,24 @@ class LinearProblem {
   // The transpose of a mask that is shared along inputs shares nothing.
   Pattern pack_pattern() const {
     const Pattern& p = linear_.pattern;
-    return linear_.product == ProductKind::kBackwardDataRagged ? Pattern(p.keep(), p.group()) : p;
+    return linear_.form.ragged ? Pattern(p.keep(), p.group()) : p;
   }
 
   Mask mask() {
     const Linear& l = linear_;
-    switch (l.product) {
-      case ProductKind::kForward: return draw_mask(l.rows, l.depth, l.pattern, l.fill, dice_);
-      case ProductKind::kBackwardData:
-        return draw_transposable_mask(l.depth, l.rows, l.pattern, l.fill, dice_);
-      case ProductKind::kBackwardDataRagged:
-        return draw_mask(l.depth, l.rows, l.pattern, l.fill, dice_);
-      case ProductKind::kBackwardWeight:
+    switch (l.form.product) {
+      case Product::kForward: return draw_mask(l.rows, l.depth, l.pattern, l.fill, dice_);
+      case Product::kBackwardData:
+        return l.form.ragged ? draw_mask(l.depth, l.rows, l.pattern, l.fill, dice_)
+                             : draw_transposable_mask(l.depth, l.rows, l.pattern, l.fill, dice_);
+      case Product::kBackwardWeight:
         return draw_mask(l.rows, l.depth, l.pattern, l.fill, dice_).transposed();
-      case ProductKind::kBackwardWeightMasked: break;
     }
     return {};
   }
 
   TestMatrix draw_dense() {
-    const bool weight = linear_.product == ProductKind::kBackwardWeight;
+    const bool weight = linear_.form.product == Product::kBackwardWeight;
     TestMatrix dense(weight ? linear_.depth : linear_.cols, weight ? linear_.cols : linear_.depth,
                      linear_.gap, dice_.below(2));
     dense.fill(linear_.data, dice_);

@@ -23,7 +23,8 @@
 #include "weft/core/mask.h"
 #include "weft/core/matrix_view.h"
 #include "weft/core/pattern.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/kernels.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/pack/pack.h"
 
 // There when the address sanitizer is; null otherwise.
@@ -215,13 +216,13 @@ struct Sparse {
   };
 
   // What a product sees; bf16 rounds.
-  std::vector<Entry> entries(ValueType type) const {
+  std::vector<Entry> entries(Precision type) const {
     std::vector<Entry> kept;
     for (int64_t r = 0; r < mask.rows(); ++r) {
       for (int64_t c = 0; c < mask.cols(); ++c) {
         if (!mask.at(r, c)) continue;
         const float w = weights.at(r, c);
-        kept.push_back({r, c, type == ValueType::kF32 ? w : bf16_to_float(float_to_bf16(w))});
+        kept.push_back({r, c, type == Precision::kFp32 ? w : bf16_to_float(float_to_bf16(w))});
       }
     }
     return kept;
@@ -390,6 +391,46 @@ inline std::string difference(const std::vector<uint32_t>& got, const std::vecto
                        std::bit_cast<float>(want[i]), want[i]);
   }
   return "";
+}
+
+// ---- products with a packed operand, through the table of kernels
+
+template <typename T>
+void multiply_packed(Product product, MatrixView<const T> activations, const PackedMatrix& packed,
+                     const float* bias, float beta, const AnyResult& result) {
+  LinearCall call;
+  call.product = product;
+  call.activations = activations;
+  call.packed = &packed;
+  call.bias = bias;
+  call.beta = beta;
+  call.result = result;
+  multiply(call, packed.layout() == PackLayout::kTile ? Precision::kBf16 : Precision::kFp32);
+}
+
+inline void sparse_forward(MatrixView<const float> x, const PackedMatrix& w, const float* bias,
+                           float beta, MatrixView<float> y) {
+  multiply_packed(Product::kForward, x, w, bias, beta, y);
+}
+inline void sparse_forward(MatrixView<const Bf16> x, const PackedMatrix& w, const float* bias,
+                           float beta, MatrixView<Bf16> y) {
+  multiply_packed(Product::kForward, x, w, bias, beta, y);
+}
+inline void sparse_backward_data(MatrixView<const float> g, const PackedMatrix& w_transposed,
+                                 float beta, MatrixView<float> dx) {
+  multiply_packed(Product::kBackwardData, g, w_transposed, nullptr, beta, dx);
+}
+inline void sparse_backward_data(MatrixView<const Bf16> g, const PackedMatrix& w_transposed,
+                                 float beta, MatrixView<Bf16> dx) {
+  multiply_packed(Product::kBackwardData, g, w_transposed, nullptr, beta, dx);
+}
+inline void sparse_backward_weight(const PackedMatrix& g_transposed, MatrixView<const float> x,
+                                   float beta, MatrixView<float> dw) {
+  multiply_packed(Product::kBackwardWeight, x, g_transposed, nullptr, beta, dw);
+}
+inline void sparse_backward_weight(const PackedMatrix& g_transposed, MatrixView<const Bf16> x,
+                                   float beta, MatrixView<float> dw) {
+  multiply_packed(Product::kBackwardWeight, x, g_transposed, nullptr, beta, dw);
 }
 
 // ---- instruction sets

@@ -1,4 +1,4 @@
-// weft kernels, weft plan and weft bench gemm as their users meet them.
+// weft kernels, weft plan and the benchmarks of kernels as their users meet them.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -27,9 +27,10 @@ TEST_F(KernelCommands, KernelsAreListed) {
     const auto name = kernel["name"].get<std::string>();
     names.insert(name);
     EXPECT_EQ(kernel["compute"], contains(name, "tile") ? "bf16" : "fp32");
+    EXPECT_EQ(kernel["layer"], contains(name, "conv") ? "conv" : "linear");
   }
-  EXPECT_EQ(names,
-            (std::set<std::string>{"panel", "stream", "masked", "dense", "tile", "dense tile"}));
+  EXPECT_EQ(names, (std::set<std::string>{"panel", "stream", "masked", "dense", "tile",
+                                          "dense tile", "conv panel", "conv dense"}));
   const std::string text = run({"kernels"}).out;
   EXPECT_TRUE(contains(text, "instruction set")) << text;
   EXPECT_TRUE(contains(text, "tile unit: ")) << text;
@@ -164,6 +165,37 @@ TEST_F(KernelCommands, BenchGemmHasEveryField) {
   EXPECT_EQ(records.size(), 5u + 6u);  // with two tokens, forward in fp32 and in bf16
 }
 
+TEST_F(KernelCommands, BenchConvHasEveryProduct) {
+  const Outcome outcome = run({"bench", "conv", "--conv", "2x8x6x6:12x3x3,pad=1", "--pattern",
+                               "2:4", "--rounds", "2", "--threads", "1", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::set<std::string> ops;
+  for (const Json& record : outcome.json()) {
+    ops.insert(record["op"].get<std::string>());
+    EXPECT_EQ(record["shape"], "2x8x6x6:12x3x3,pad=1");
+    EXPECT_GT(record["ratio"].get<double>(), 0);
+    EXPECT_GT(record["pack_ms"].get<double>(), 0);
+    EXPECT_LE(record["ratio_spread"][0].get<double>(), record["ratio_spread"][1].get<double>());
+  }
+  EXPECT_EQ(ops, (std::set<std::string>{"fwd", "bwd_x", "bwd_x_ragged", "bwd_w"}));
+}
+
+TEST_F(KernelCommands, BenchAttentionTimesBothPasses) {
+  const Outcome outcome = run({"bench", "attention", "--batch", "2", "--tokens", "70", "--heads",
+                               "2", "--width", "24", "--rounds", "2", "--threads", "1", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json records = outcome.json();
+  ASSERT_EQ(records.size(), 2u);  // without a mask, and causal
+  for (const Json& record : records) {
+    for (const char* field : {"fwd_ms", "bwd_ms", "three_steps_ms", "ratio", "fwd_gflops"}) {
+      EXPECT_GT(record[field].get<double>(), 0) << field;
+    }
+  }
+  const Outcome wrong = run({"bench", "attention", "--heads", "5"});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_TRUE(contains(wrong.err, "not a multiple of 5 heads")) << wrong.err;
+}
+
 TEST_F(KernelCommands, WrongUsageIsNamed) {
   for (const auto& [args, words] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"plan"}, "--shape"},
@@ -178,6 +210,7 @@ TEST_F(KernelCommands, WrongUsageIsNamed) {
            {{"plan", "--shape", "8x8x8", "--mode", "fast"}, "fast"},
            {{"plan", "--shape", "8x8x8", "--pattern", "4:2"}, "4:2"},
            {{"bench", "gemm", "--op", "sideways"}, "sideways"},
+           {{"bench", "conv", "--op", "bwd_w_masked"}, "bwd_w_masked"},
            {{"bench", "gemm", "--shape", "8x8"}, "8x8"}}) {
     const Outcome outcome = run(args);
     EXPECT_EQ(outcome.code, 2) << args[1];

@@ -96,7 +96,7 @@ TEST(Pack, Bf16ValuesAreRounded) {
   const PackedCheckpoint packed(checkpoint);
   for (const LogicalTensor& tensor : packed.tensors()) {
     if (tensor.info.name != "fc1.weight") continue;
-    EXPECT_EQ(packed.matrix(tensor).value_type(), ValueType::kBf16);
+    EXPECT_EQ(packed.matrix(tensor).value_type(), Precision::kBf16);
   }
 }
 

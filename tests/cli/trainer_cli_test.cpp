@@ -1,146 +1,17 @@
 // weft train, compare, eval, generate and bench step as their users meet them.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/resource.h>
 
-#include <chrono>
+#include <algorithm>
+#include <cstring>
 #include <fstream>
-#include <thread>
+#include <sstream>
 
+#include "tests/cli/trainer_commands.h"
 #include "tests/model_files.h"
-#include "tests/program.h"
-#include "tests/support.h"
-#include "weft/core/parallel.h"
 
 namespace weft::test {
 namespace {
-
-class TrainerCommands : public ::testing::Test {
- protected:
-  TrainerCommands() { ::setenv("XDG_CACHE_HOME", (scratch_ / "cache").c_str(), 1); }
-  void SetUp() override {
-    if (!has_torch()) GTEST_SKIP() << "built without libtorch";
-  }
-
-  std::string folder(const std::string& name) const { return scratch_ / name; }
-  // A run of a second.
-  std::vector<std::string> train(const std::string& name, const std::vector<std::string>& more,
-                                 const std::string& steps = "20") const {
-    std::vector<std::string> arguments = {
-        "train", "--model",        "mlp", "--width",       "32", "--batch", "16",        "--steps",
-        steps,   "--train-images", "200", "--test-images", "50", "--out",   folder(name)};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    // Unless a test says otherwise.
-    const auto otherwise = [&](const std::string& flag, const std::string& value) {
-      if (std::find(more.begin(), more.end(), flag) != more.end()) return;
-      arguments.insert(arguments.end(), {flag, value});
-    };
-    otherwise("--plan", "sparse");
-    otherwise("--checkpoint-every", "5");
-    return arguments;
-  }
-  std::string model(const std::string& name) const {
-    return contents(folder(name) + "/model.safetensors");
-  }
-  // Whether the run gets there.
-  bool wait_for_step(const std::string& name, int64_t step) const {
-    for (int i = 0; i < 2000; ++i) {
-      std::ifstream metrics(folder(name) + "/metrics.jsonl");
-      int64_t lines = 0;
-      for (std::string line; std::getline(metrics, line);) ++lines;
-      if (lines >= step) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return false;
-  }
-
-  bool wait_for(const std::filesystem::path& path) const {
-    for (int i = 0; i < 6000; ++i) {
-      if (std::filesystem::exists(path)) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
-  }
-  // Until the file is being written, under its temporary name.
-  static void wait_for_begun(const std::filesystem::path& path) {
-    const std::string prefix = "." + path.filename().string() + ".weft-";
-    for (int i = 0; i < 6000; ++i) {
-      for (const std::string& name : names_in(path.parent_path())) {
-        if (name.starts_with(prefix)) return;
-      }
-      sleep_ms(2);
-    }
-    ADD_FAILURE() << path << " is not written";
-  }
-  // Until the program answers signals, and a little longer: loading libtorch takes a while.
-  static void wait_until_at_work(const Program& program, bool torch) {
-    const std::string process = fmt::format("/proc/{}", program.pid());
-    for (int i = 0; i < 6000; ++i) {
-      std::error_code failure;
-      const auto exe = std::filesystem::read_symlink(process + "/exe", failure);
-      const std::string status = contents(process + "/status");
-      const size_t caught = status.find("SigCgt:");
-      const bool answers =
-          caught != std::string::npos &&
-          (std::stoull(status.substr(caught + 7), nullptr, 16) >> (SIGTERM - 1) & 1);
-      if (answers && exe.filename() == (torch ? "weft-train" : "weft")) return sleep_ms(700);
-      sleep_ms(10);
-    }
-    ADD_FAILURE() << "does not start";
-  }
-  static void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-  // Asks a program to end: it must, soon, by the signal, and with a line that says so.
-  static Outcome stop(Program& program, int signal = SIGTERM) {
-    const auto start = std::chrono::steady_clock::now();
-    ::kill(program.pid(), signal);
-    const Outcome outcome = program.wait();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    EXPECT_EQ(outcome.code, 128 + signal) << outcome.out << outcome.err;
-    EXPECT_LT(took.count(), 5.0);
-    EXPECT_TRUE(contains(outcome.out + outcome.err, "stopped")) << outcome.out << outcome.err;
-    return outcome;
-  }
-  // Words of running processes that have this one among them.
-  static int processes_with(const std::string& word) {
-    int found = 0;
-    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-      found += contains(contents(entry.path() / "cmdline"), word);
-    }
-    return found;
-  }
-  // A text, of so many lines.
-  std::string text_file(int lines) const {
-    std::ofstream text(scratch_ / "text");
-    for (int i = 0; i < lines; ++i) text << "Once upon a time there was number " << i % 97 << ".\n";
-    return "text:" + folder("text");
-  }
-  std::vector<std::string> comparison(const std::string& width, const std::string& batch,
-                                      const std::vector<std::string>& more) const {
-    std::vector<std::string> arguments = {"compare",
-                                          "--model",
-                                          "mlp",
-                                          "--width",
-                                          width,
-                                          "--batch",
-                                          batch,
-                                          "--train-images",
-                                          "100",
-                                          "--test-images",
-                                          "50",
-                                          "--seeds",
-                                          "1",
-                                          "--recipes",
-                                          "dense,s-ste",
-                                          "--out",
-                                          folder("compare")};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
-  }
-
-  ScratchFolder scratch_;
-};
 
 TEST_F(TrainerCommands, ARunLeavesAllItsFiles) {
   const Outcome outcome =
@@ -239,73 +110,6 @@ TEST_F(TrainerCommands, ARunIsNotOverwrittenAndAFinishedOneNotResumed) {
   EXPECT_TRUE(contains(run({"train", "--resume", folder("run")}).err, "the run is done"));
 }
 
-TEST_F(TrainerCommands, ASignalSavesAndTheRunGoesOnBitForBit) {
-  ASSERT_EQ(run(train("whole", {"--recipe", "t-sr-ste"}, "150")).code, 0);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    const std::string name = fmt::format("stopped{}", signal);
-    Program program(train(name, {"--recipe", "t-sr-ste", "--checkpoint-every", "0"}, "150"));
-    ASSERT_TRUE(wait_for_step(name, 30));
-    ::kill(program.pid(), signal);
-    const Outcome stopped = program.wait();
-    EXPECT_EQ(stopped.code, 128 + signal) << stopped.err;
-    EXPECT_TRUE(contains(stopped.out, "go on with weft train --resume")) << stopped.out;
-    const std::string as_before = fmt::format("{}", threads());
-    const Outcome resumed = run({"train", "--resume", folder(name), "--threads", as_before});
-    ASSERT_EQ(resumed.code, 0) << resumed.err;
-    EXPECT_TRUE(contains(resumed.out, "going on after step"));
-    EXPECT_EQ(model(name), model("whole"));
-    int64_t expected = 0;  // every step once, in order
-    std::ifstream metrics(folder(name) + "/metrics.jsonl");
-    for (std::string line; std::getline(metrics, line);) {
-      const Json entry = Json::parse(line, "metrics");
-      if (!entry.contains("loss")) continue;
-      EXPECT_EQ(entry["step"], ++expected);
-    }
-    EXPECT_EQ(expected, 150);
-  }
-}
-
-// All of a text is evaluated, which takes long; the signal comes in the midst of it.
-TEST_F(TrainerCommands, ASignalInTheLastEvaluationSavesTheRun) {
-  Program program({"train",
-                   "--model",
-                   "gpt",
-                   "--data",
-                   text_file(40000),
-                   "--width",
-                   "32",
-                   "--depth",
-                   "1",
-                   "--heads",
-                   "2",
-                   "--context",
-                   "32",
-                   "--batch",
-                   "4",
-                   "--steps",
-                   "3",
-                   "--plan",
-                   "dense",
-                   "--recipe",
-                   "dense",
-                   "--checkpoint-every",
-                   "0",
-                   "--eval-samples",
-                   "0",
-                   "--out",
-                   folder("run")});
-  ASSERT_TRUE(wait_for_step("run", 3));
-  sleep_ms(100);
-  const Outcome stopped = stop(program);
-  EXPECT_TRUE(contains(stopped.out, "stopped after step 3: go on with weft train --resume"))
-      << stopped.out;
-  EXPECT_FALSE(std::filesystem::exists(folder("run") + "/model.safetensors"));
-  const Outcome resumed = run({"train", "--resume", folder("run")});
-  ASSERT_EQ(resumed.code, 0) << resumed.err;
-  EXPECT_TRUE(contains(resumed.out, "going on after step 3")) << resumed.out;
-  EXPECT_TRUE(std::filesystem::exists(folder("run") + "/model.safetensors"));
-}
-
 // By default it takes seconds whatever the text, and windows from everywhere in it.
 TEST_F(TrainerCommands, EvaluatesAPartOfALongText) {
   const std::string data = text_file(45000);  // of 38 bytes, a tenth of it to test on
@@ -322,135 +126,6 @@ TEST_F(TrainerCommands, EvaluatesAPartOfALongText) {
   EXPECT_EQ(again.json()["eval_loss"], record["result"]["eval_loss"]);
   const Json all = run({"eval", folder("run"), "--samples", "0", "--json"}).json();
   EXPECT_EQ(all["eval_samples"], 1332);
-}
-
-// Work with nothing to save ends at once, and says so; no file is begun and left.
-TEST_F(TrainerCommands, ASignalEndsTimingPlanningAndConverting) {
-  const std::string in = folder("in.safetensors"), out = folder("out.safetensors");
-  ASSERT_EQ(run({"synth", in, "--width", "1024", "--layers", "2"}).code, 0);
-  const auto wide = [&](const std::string& model, const std::string& width, const std::string& plan,
-                        const std::string& name) {
-    return std::vector<std::string>{
-        "train", "--model", model, "--width",        width,       "--batch",
-        "64",    "--steps", "2",   "--train-images", "1000",      "--test-images",
-        "50",    "--plan",  plan,  "--out",          folder(name)};
-  };
-  ASSERT_EQ(run(wide("mlp", "768", "dense", "run")).code, 0);
-  const std::set<std::string> with_torch = {"layer", "step", folder("run"), "--model"};
-  const std::vector<std::vector<std::string>> commands = {
-      {"plan", "--shape", "4096x4096x4096", "--pattern", "2:4"},
-      {"bench", "layer", "--rounds", "30"},
-      {"bench", "step", "--rounds", "100"},
-      {"bench", "gemm"},
-      {"bench", "solve"},
-      {"bench", "convert", "--layer", "4096x4096"},
-      {"convert", in, out, "--pattern", "8:16", "--transposable"},
-      {"recovery", folder("run"), "--samples", "1000000"},
-      wide("cnn", "64", "auto", "planning"),
-  };
-  for (const std::vector<std::string>& command : commands) {
-    const std::set<std::string> before = names_in(scratch_.path());
-    for (const int signal : {SIGTERM, SIGHUP}) {
-      Program program(command);
-      // Converting is what has begun to write; the rest takes many seconds.
-      command[0] == "convert" ? wait_for_begun(out)
-                              : wait_until_at_work(program, with_torch.contains(command[1]));
-      const Outcome stopped = stop(program, signal);
-      const std::string line =
-          fmt::format("weft: stopped by {}\n", signal == SIGTERM ? "SIGTERM" : "SIGHUP");
-      EXPECT_EQ(stopped.err, line) << command[0] << " " << command[1];
-    }
-    std::set<std::string> after = names_in(scratch_.path());
-    after.erase("cache");
-    std::set<std::string> expected = before;
-    expected.erase("cache");
-    EXPECT_EQ(after, expected) << command[0] << " " << command[1];
-  }
-}
-
-// Until the program holds SIGTERM back or handles it: before that, while it is being loaded, nobody
-// can answer.
-void wait_until_it_minds_signals(const Program& program) {
-  const std::string process = fmt::format("/proc/{}/", program.pid());
-  for (int tries = 0; tries < 5000; ++tries, ::usleep(1000)) {
-    // Before it is the program it is the test, which holds all signals back while it spawns.
-    std::error_code failure;
-    const auto image = std::filesystem::read_symlink(process + "exe", failure);
-    if (!image.filename().string().starts_with("weft")) continue;
-    std::ifstream lines(process + "status");
-    for (std::string line; std::getline(lines, line);) {
-      if (!line.starts_with("SigBlk:") && !line.starts_with("SigCgt:")) continue;
-      const uint64_t signals = std::stoull(line.substr(7), nullptr, 16);
-      if (((signals >> (SIGTERM - 1)) & 1) != 0) return;
-    }
-  }
-  FAIL() << "it never minded";
-}
-
-// While libtorch is loaded nobody could answer: signals wait until somebody can.
-TEST_F(TrainerCommands, ASignalThatComesEarlyIsAnswered) {
-  for (const int ms : {0, 20, 120}) {
-    Program program(train("run", {}, "100000"));
-    wait_until_it_minds_signals(program);
-    sleep_ms(ms);
-    ::kill(program.pid(), SIGTERM);
-    const Outcome outcome = program.wait();
-    EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.err;
-    EXPECT_EQ(outcome.err, "weft: stopped by SIGTERM\n");
-    EXPECT_FALSE(std::filesystem::exists(folder("run")));
-  }
-}
-
-TEST_F(TrainerCommands, ASignalEndsAComparisonWhereverItIs) {
-  // While it measures for the planner: nothing has been trained.
-  {
-    Program program(comparison(
-        "512", "100", {"--steps", "20", "--plan", "auto", "--pattern", "2:4", "--pattern", "1:4"}));
-    wait_until_at_work(program, /*torch=*/true);
-    EXPECT_TRUE(contains(stop(program).out, "stopped: the same command goes on"));
-  }
-  std::filesystem::remove_all(folder("compare"));
-  // While it trains.
-  const std::vector<std::string> arguments =
-      comparison("32", "16", {"--steps", "600", "--plan", "sparse", "--checkpoint-every", "0"});
-  {
-    Program program(arguments);
-    ASSERT_TRUE(wait_for_step("compare/s-ste-2of4-seed1", 20));
-    EXPECT_TRUE(contains(stop(program, SIGHUP).out, "stopped: the same command goes on"));
-    EXPECT_EQ(names_in(folder("compare") + "/dense-seed1/checkpoints").size(), 1u);
-  }
-  // While it measures memory, in a process of its own.
-  {
-    Program program(arguments);
-    ASSERT_TRUE(wait_for(folder("compare") + "/memory"));
-    EXPECT_TRUE(contains(stop(program).out, "stopped: the same command goes on"));
-    EXPECT_FALSE(std::filesystem::exists(folder("compare") + "/memory"));
-    EXPECT_EQ(processes_with(folder("compare") + "/memory"), 0);
-    EXPECT_FALSE(std::filesystem::exists(folder("compare") + "/compare.json"));
-  }
-  const Outcome whole = run(arguments);
-  EXPECT_EQ(whole.code, 0) << whole.err;
-  EXPECT_TRUE(std::filesystem::exists(folder("compare") + "/compare.json"));
-}
-
-// The short form of scripts/survive.
-TEST_F(TrainerCommands, AKilledRunGoesOnBitForBit) {
-  ASSERT_EQ(run(train("whole", {"--recipe", "lbc"}, "200")).code, 0);
-  {
-    Program program(train("killed", {"--recipe", "lbc"}, "200"));
-    ASSERT_TRUE(wait_for_step("killed", 23));
-    ::kill(program.pid(), SIGKILL);
-    EXPECT_EQ(program.wait().code, 128 + SIGKILL);
-  }
-  for (const int64_t step : {70, 111}) {
-    Program program({"train", "--resume", folder("killed")});
-    ASSERT_TRUE(wait_for_step("killed", step));
-    ::kill(program.pid(), SIGKILL);
-    EXPECT_EQ(program.wait().code, 128 + SIGKILL);
-  }
-  const Outcome last = run({"train", "--resume", folder("killed")});
-  ASSERT_EQ(last.code, 0) << last.err;
-  EXPECT_EQ(model("killed"), model("whole"));
 }
 
 TEST_F(TrainerCommands, AFullDiskIsOneLineAndWhatWasThereStaysWhole) {
@@ -549,7 +224,10 @@ TEST_F(TrainerCommands, AGptWritesOnItsPackedWeights) {
   const Json json = run({"generate", folder("gpt"), "--bytes", "8", "--temperature", "0", "--json",
                          "--rounds", "1"})
                         .json();
-  EXPECT_GT(json["dense_tokens_per_second"].get<double>(), 0.0);
+  const auto speed = json["tokens_per_second"].get<double>(),
+             dense = json["dense_tokens_per_second"].get<double>();
+  EXPECT_GT(dense, 0.0);
+  EXPECT_NEAR(json["ratio"].get<double>(), speed / dense, 1e-9 * speed / dense);
   EXPECT_EQ(json["tokens"], 8);
 }
 
@@ -588,11 +266,13 @@ TEST_F(TrainerCommands, CompareWritesItsTable) {
     }
     EXPECT_EQ(row["runs"].size(), 2u);
   }
+  EXPECT_EQ(document["rows"][0]["step_ratio"], 1.0) << "dense against itself";
   EXPECT_EQ(document["rows"][2]["check"], "dense by design");
   std::vector<std::string> brief = arguments;
   brief.insert(brief.end(), {"--brief", "--no-memory"});
   const Outcome again = run(brief);  // everything is there already
   ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_TRUE(contains(again.out, "t-sr-ste")) << again.out;
   size_t longest = 0;
   std::istringstream lines(again.out);
   for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
@@ -609,10 +289,17 @@ TEST_F(TrainerCommands, BenchStepHasItsRecords) {
   const Json records = outcome.json();
   ASSERT_EQ(records.size(), 4u);
   for (const Json& record : records) {
-    for (const char* name :
-         {"ratio", "rss_ratio", "plain_torch_ms", "plain_torch_all_threads_ms"}) {
-      EXPECT_GT(record[name].get<double>(), 0.0) << name;
-    }
+    const auto figure = [&](const char* name) { return record[name].get<double>(); };
+    const double ratio = figure("dense_ms") / figure("step_ms");
+    EXPECT_NEAR(figure("ratio"), ratio, 1e-9 * ratio);
+    const double over_torch = figure("plain_torch_ms") / figure("dense_ms");
+    EXPECT_NEAR(figure("dense_over_plain_torch"), over_torch, 1e-9 * over_torch);
+    EXPECT_GT(figure("plain_torch_all_threads_ms"), 0.0);
+    // Parts of a step: `other_ms` is the rest of it, and not below zero.
+    const double parts = (figure("mask_share") + figure("pack_share")) * figure("step_ms") +
+                         figure("fwd_ms") + figure("bwd_x_ms") + figure("bwd_w_ms");
+    const double rest = std::max(0.0, figure("step_ms") - parts);
+    EXPECT_NEAR(figure("other_ms"), rest, 1e-9 * figure("step_ms"));
     for (const char* name : {"mask_share", "pack_share"}) {
       EXPECT_GT(record[name].get<double>(), 0.0) << name;
       EXPECT_LT(record[name].get<double>(), 1.0) << name;

@@ -42,9 +42,9 @@ void read_record() {
 
 void read_metrics(const fs::path& path) {
   error_or_success([&] {
-    const std::vector<double> seconds = read_step_seconds(path, 2);
+    const std::vector<StepSeconds> seconds = read_step_seconds(path, 2);
     require(seconds.size() == 2, "steps came from nowhere");
-    for (const double one : seconds) require(one > 0.0, "a step that took no time");
+    for (const StepSeconds& one : seconds) require(one.seconds > 0.0, "a step that took no time");
   });
 }
 

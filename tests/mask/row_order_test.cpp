@@ -235,7 +235,7 @@ TEST(OrderedPack, UnpacksToRowsAsTheyWere) {
       for (const PackedMatrix* one : {&packed, &read}) {
         const Unpacked whole = unpack(*one);
         ASSERT_EQ(whole.mask, w.sparse.mask) << pattern.str() << ", " << rows << " rows";
-        for (const auto& e : w.sparse.entries(ValueType::kF32)) {
+        for (const auto& e : w.sparse.entries(Precision::kFp32)) {
           ASSERT_EQ(whole.values[static_cast<size_t>(e.row * 37 + e.col)], e.value);
         }
       }
@@ -320,7 +320,7 @@ TEST(OrderedProducts, ForwardIsExactForAnyThreads) {
               want.at(t, o) = (with_bias ? bias.at(0, o) : 0) + beta * before.at(t, o);
             }
           }
-          for (const auto& e : w.sparse.entries(ValueType::kF32)) {
+          for (const auto& e : w.sparse.entries(Precision::kFp32)) {
             for (int64_t t = 0; t < size.cols; ++t) {
               want.at(t, e.row) += x.at(t, e.col) * static_cast<float>(e.value);
             }
@@ -374,7 +374,7 @@ TEST(OrderedProducts, BackwardDataSharesInputs) {
       TestMatrix g(41, outs), dx(41, ins), want(41, ins);
       g.fill(Data::kIntegers, dice);
       want.fill(0.0f);
-      for (const auto& e : w.sparse.entries(ValueType::kF32)) {
+      for (const auto& e : w.sparse.entries(Precision::kFp32)) {
         for (int64_t t = 0; t < 41; ++t) {
           want.at(t, e.col) += g.at(t, e.row) * static_cast<float>(e.value);
         }
@@ -399,7 +399,7 @@ TEST(OrderedProducts, BackwardWeightPutsRowsBack) {
     x.fill(Data::kIntegers, dice);
     dw.fill(1.0f);
     want.fill(1.0f);
-    for (const auto& e : g.sparse.entries(ValueType::kF32)) {
+    for (const auto& e : g.sparse.entries(Precision::kFp32)) {
       for (int64_t c = 0; c < size.cols; ++c) {
         want.at(e.row, c) += static_cast<float>(e.value) * x.at(e.col, c);
       }

@@ -161,7 +161,7 @@ Draft good_draft() {
   std::vector<float> weights(18);
   std::iota(weights.begin(), weights.end(), 1.0f);
   const PackedMatrix packed =
-      pack_stream_by_magnitude({weights.data(), 3, 6}, Pattern(2, 4), ValueType::kF32);
+      pack_stream_by_magnitude({weights.data(), 3, 6}, Pattern(2, 4), Precision::kFp32);
   const StreamView view = packed.stream();
   draft.add("w.weft_values", Dtype::kF32, {1, 2, 2, 16},
             std::string(static_cast<const char*>(view.values), 64 * 4));

@@ -11,7 +11,6 @@
 #include "weft/estimate/kept_sample.h"
 #include "weft/estimate/mvue.h"
 #include "weft/kernel/conv/sparse_conv.h"
-#include "weft/kernel/sparse.h"
 
 namespace weft::test {
 namespace {
@@ -188,7 +187,7 @@ TEST(PackedSample, RefusesWrongCalls) {
                          pack_panels_sampled(g.view(), options, {32, 17});
                        }),
                        "multiple of 16"));
-  PackedMatrix stream = pack_stream(g.view(), Mask(8, 8), Pattern(2, 4), ValueType::kF32);
+  PackedMatrix stream = pack_stream(g.view(), Mask(8, 8), Pattern(2, 4), Precision::kFp32);
   EXPECT_TRUE(contains(message_of([&] {
                          round_packed_to_fp8({&stream, 1}, Fp8::kE4m3);
                        }),

@@ -5,8 +5,7 @@
 
 #include "weft/checkpoint/safetensors.h"
 #include "weft/core/version.h"
-#include "weft/kernel/conv/dense_conv.h"
-#include "weft/kernel/dense/dense.h"
+#include "weft/kernel/kernels.h"
 #include "weft/layer/linear_layer.h"
 #include "weft/mask/solver.h"
 
@@ -20,8 +19,18 @@ bool multiplies() {
   std::vector<float> kept(16), y(4);
   for (int i = 0; i < 16; ++i) kept[i] = mask.at(i / 4, i % 4) ? weights[i] : 0;
   const std::vector<float> x = {1, 1, 1, 1};
-  weft::dense_forward({x.data(), 1, 4}, {kept.data(), 4, 4}, nullptr, 0, {y.data(), 1, 4});
-  weft::dense_conv_forward({1, 4, 1, 1, 4}, x.data(), kept.data(), nullptr, 1, y.data());
+  weft::LinearCall linear;
+  linear.activations = weft::MatrixView<const float>(x.data(), 1, 4);
+  linear.dense = weft::MatrixView<const float>(kept.data(), 4, 4);
+  linear.result = weft::MatrixView<float>(y.data(), 1, 4);
+  weft::multiply(linear);
+  weft::ConvCall conv;  // the same once more, of one pixel
+  conv.shape = {1, 4, 1, 1, 4};
+  conv.activations = x.data();
+  conv.dense = kept.data();
+  conv.beta = 1;
+  conv.result = y.data();
+  weft::multiply(conv);
   return y[0] + y[1] + y[2] + y[3] == 2 * 28 && mask.count() == 8;
 }
 

@@ -229,11 +229,26 @@ TEST(StepSeconds, NeedsEveryStepOnce) {
   };
   const std::string one = "{\"step\":1,\"step_ms\":5}\n", two = "{\"step\":2,\"step_ms\":6}\n";
   EXPECT_EQ(problem(one + "{\"step\":1,\"eval_loss\":1}\n" + two), "(no Error)");
-  EXPECT_EQ(read_step_seconds(scratch / "m", 2), (std::vector<double>{5e-3, 6e-3}));
+  const std::vector<StepSeconds> steps = read_step_seconds(scratch / "m", 2);
+  ASSERT_EQ(steps.size(), 2U);
+  EXPECT_EQ(steps[0].seconds, 5e-3);
+  EXPECT_EQ(steps[1].seconds, 6e-3);
+  EXPECT_FALSE(steps[0].measuring || steps[1].measuring);
   EXPECT_TRUE(contains(problem(one), "has 1 steps, and the run took 2"));
   EXPECT_TRUE(contains(problem(two + one), "m:1: not the line of step 1"));
   EXPECT_TRUE(contains(problem(one + "{\"step\":2,\"step_ms\":\"x\"}\n"), "m:2: 'step_ms'"));
   EXPECT_TRUE(contains(problem(one + "{half"), "m:2"));
+}
+
+// Steps in which the planner measured take longer than the run's.
+TEST(StepSeconds, TypicalStepsAreThoseInWhichNothingWasMeasured) {
+  const ScratchFolder scratch;
+  std::ofstream(scratch / "m") << "{\"step\":1,\"step_ms\":9,\"measuring\":true}\n"
+                                  "{\"step\":2,\"step_ms\":9,\"measuring\":true}\n"
+                                  "{\"step\":3,\"step_ms\":5}\n";
+  const std::vector<StepSeconds> steps = read_step_seconds(scratch / "m", 3);
+  EXPECT_DOUBLE_EQ(typical_seconds(steps).value(), 5e-3);
+  EXPECT_FALSE(typical_seconds(std::span(steps).first(2)));
 }
 
 TEST(StepSeconds, ALineWithoutAnEndIsRefused) {

@@ -1,5 +1,6 @@
-// LBC on a planted problem: the targets need a known subset of every group, which is neither that
-// of the largest weights nor the first, and after training the layer has kept that subset.
+// LBC: dense at the start, and on a planted problem. There the targets need a known subset of every
+// group, which is neither that of the largest weights nor the first, and after training the layer
+// has kept that subset.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -8,10 +9,13 @@
 namespace weft {
 namespace {
 
+using test::difference;
 using test::Kind;
 using test::kind_name;
 using test::make_layer;
+using test::same_bits;
 using test::settings_of;
+using test::Training;
 
 // 1 on `keep` weights of every group, chosen at random: [outs, ins, taps]. Rows that share have the
 // same.
@@ -73,6 +77,15 @@ TEST(LbcLayer, KeepsThePlantedSubsetOfEveryGroup) {
       }
     }
   }
+}
+
+TEST(LbcLayer, IsDenseAtTheStart) {
+  Training lbc(Kind::kLinear, settings_of("lbc", "2:4"));
+  Training dense(Kind::kLinear, settings_of("dense", "2:4"));
+  lbc.pass(0, 1.0);
+  dense.pass(0, 1.0);
+  EXPECT_TRUE(same_bits(lbc.y, dense.y));
+  EXPECT_LT(difference(lbc.layer->scores.detach().sum({2}) * 0.5, torch::ones({136, 9})), 1e-6);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <bit>
+
 #include "tests/layers.h"
 
 namespace weft {
@@ -77,6 +79,53 @@ TEST(Telemetry, IsWhatTheMasksAndWeightsSay) {
       EXPECT_TRUE(flips > 0 || layer.scores.defined());
     }
   }
+}
+
+TEST(Telemetry, CountsFlips) {
+  LayerSettings settings = settings_of("ste", "2:4");
+  settings.telemetry = true;
+  Training run(Kind::kLinear, settings);
+  run.step();
+  run.step();
+  const LayerTelemetry moving = run.layer->telemetry();
+  EXPECT_GT(moving.flip_rate, 0.0);
+  EXPECT_LE(moving.flip_rate, 1.0);
+  EXPECT_EQ(moving.changed_bits % 2, 0);  // one in, one out
+  const Mask before = run.layer->state().forward;
+  run.step();
+  for (int64_t r = 0; r < before.rows(); ++r) {
+    for (int64_t c = 0; c < before.cols(); c += 4) {
+      const uint64_t flips = before.bits(r, c, 4) ^ run.layer->state().forward.bits(r, c, 4);
+      EXPECT_EQ(std::popcount(flips) % 2, 0);
+    }
+  }
+  EXPECT_EQ(moving.forward_density, 0.5);
+  EXPECT_GT(moving.retained, 0.5);
+  EXPECT_EQ(moving.plan_text(), "sparse/sparse/dense");
+
+  Training frozen(Kind::kLinear, settings, 0.0);
+  frozen.step();
+  frozen.step();
+  EXPECT_EQ(frozen.layer->telemetry().changed_bits, 0);
+}
+
+TEST(Telemetry, KnowsWhatARecipeHolds) {
+  LayerSettings settings = settings_of("bi-mask", "2:4");
+  settings.telemetry = true;
+  Training bi(Kind::kLinear, settings);
+  bi.step();
+  EXPECT_LT(bi.layer->telemetry().backward_kept, 1.0);
+  EXPECT_GT(bi.layer->telemetry().backward_kept, 0.75);
+  EXPECT_GT(bi.layer->telemetry().cosine.value(), 0.8);
+  EXPECT_LT(bi.layer->telemetry().cosine.value(), 1.0);
+  Training lbc(Kind::kLinear, settings_of("lbc", "2:4"));
+  EXPECT_EQ(lbc.layer->telemetry().figure("alive"), 0.0);  // not begun
+  lbc.step();
+  EXPECT_GT(lbc.layer->telemetry().figure("alive"), 1.0);
+  Training soft(Kind::kLinear, settings_of("s-ste", "2:4"));
+  soft.step();
+  EXPECT_GT(soft.layer->telemetry().figure("beta"), 1.0);
+  EXPECT_EQ(soft.layer->telemetry().plan_text(), "sparse/sparse/sparse");
 }
 
 }  // namespace

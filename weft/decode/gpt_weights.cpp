@@ -7,8 +7,8 @@
 
 #include "weft/core/error.h"
 #include "weft/core/text.h"
-#include "weft/kernel/dense/dense.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/kernels.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/pack/pack.h"
 #include "weft/pack/packed_file.h"
 
@@ -82,7 +82,7 @@ class TensorReader {
     if (options_.dense || !pattern) return {std::move(w), outs, ins, std::move(bias)};
     try {
       const MaskToPack kept = mask_to_pack(tensor.info, bytes, *pattern);
-      return {pack_stream({w.data(), outs, ins}, kept.mask, *pattern, ValueType::kF32),
+      return {pack_stream({w.data(), outs, ins}, kept.mask, *pattern, Precision::kFp32),
               std::move(bias)};
     } catch (const Error& error) {
       throw Error(fmt::format("{}: it is to be packed as {}: {}", name_of(tensor), pattern->str(),
@@ -195,13 +195,18 @@ uint64_t LinearWeights::bytes() const {
 }
 
 void LinearWeights::forward(MatrixView<const float> x, float beta, MatrixView<float> y) const {
-  const float* bias = bias_.empty() ? nullptr : bias_.data();
+  LinearCall call;
+  call.activations = x;
   if (const auto* packed = std::get_if<Packed>(&w_)) {
-    const bool few = x.rows < kManyTokensPacked;
-    return sparse_forward(x, few ? packed->stream : packed->panels, bias, beta, y);
+    call.packed = x.rows < kManyTokensPacked ? &packed->stream : &packed->panels;
+  } else {
+    const Dense& dense = std::get<Dense>(w_);
+    call.dense = MatrixView<const float>(dense.values.data(), dense.outs, dense.ins);
   }
-  const Dense& dense = std::get<Dense>(w_);
-  dense_forward(x, {dense.values.data(), dense.outs, dense.ins}, bias, beta, y);
+  call.bias = bias_.empty() ? nullptr : bias_.data();
+  call.beta = beta;
+  call.result = y;
+  multiply(call);
 }
 
 uint64_t GptWeights::matrix_bytes() const {

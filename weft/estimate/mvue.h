@@ -49,7 +49,7 @@ enum class Sampler : uint8_t {
 // kTwoDraw draws i with probability t_i = |a_i| / S, then j ≠ i with |a_j| / (S − |a_i|), and
 // divides by the inclusion probability p_i = t_i (1 + Σ_{j≠i} t_j / (1 − t_j)). t is in units too.
 // Unbiased; on Gaussian data its variance is 0.50 |a|² where the least is 0.475 |a|², on others up
-// to twice the least (tests/estimate/estimate_test.cpp).
+// to twice the least (tests/estimate/mvue_test.cpp).
 
 // Throws Error that names the samplers there are.
 Sampler parse_sampler(std::string_view name);

@@ -97,5 +97,16 @@ float* fp32_copy(CopyOf place, int64_t size) {
   return copy.data();
 }
 
+const float* expanded(CopyOf place, const Bf16* from, int64_t size) {
+  float* wide = fp32_copy(place, size);
+  expand(from, size, wide);
+  return wide;
+}
+MatrixView<const float> expanded(CopyOf place, MatrixView<const Bf16> from) {
+  const MatrixView<float> wide(fp32_copy(place, from.rows * from.cols), from.rows, from.cols);
+  expand(from, wide);
+  return wide;
+}
+
 }  // namespace weft
 #endif

@@ -26,17 +26,12 @@ const float* as_floats(const Bf16* g, int64_t size) {
   return wide;
 }
 
-AlignedBuffer<float> sampled(const float* g, const float* scales, int64_t size,
+AlignedBuffer<float> sampled(const float* g, AlignedBuffer<float> scales,
                              const std::optional<Fp8>& rounding) {
-  AlignedBuffer<float> sample(static_cast<size_t>(size));
-  for (int64_t i = 0; i < size; ++i) {
-    sample.data()[i] = scales[i] == 0.0f ? 0.0f : g[i] * scales[i];
-  }
-  if (rounding) {
-    const std::span<float> all(sample.data(), sample.size());
-    round_to_fp8(all, *rounding, all);
-  }
-  return sample;
+  const std::span<float> all(scales.data(), scales.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = all[i] == 0.0f ? 0.0f : g[i] * all[i];
+  if (rounding) round_to_fp8(all, *rounding, all);
+  return scales;
 }
 
 void round_like(const float*, std::span<PackedMatrix>) {}

@@ -3,8 +3,8 @@
 #include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/conv/dense_conv.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/kernels.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/layer/activations.h"
 #include "weft/layer/stopwatch.h"
 
@@ -57,6 +57,7 @@ class Output {
     data_ = copy_.data();
   }
   T* data() const { return data_; }
+  MatrixView<T> matrix() const { return {data_, 1, view_.size()}; }
   void finish() const {
     if (data_ == view_.data) return;
     for_each_element(view_, [&](T& value, int64_t at) { value = data_[at]; });
@@ -75,6 +76,19 @@ void require_sizes(const std::array<int64_t, 4>& sizes, const ConvShape& shape, 
              sizes[0], sizes[1], sizes[2], sizes[3], want[0], want[1], want[2], want[3]);
 }
 
+// A product from a dense operand; a packed one may be added.
+template <typename T, typename Result>
+ConvCall call_of(Product product, const ConvShape& shape, const T* activations, const T* dense,
+                 Result* result) {
+  ConvCall call;
+  call.product = product;
+  call.shape = shape;
+  call.activations = activations;
+  call.dense = dense;
+  call.result = result;
+  return call;
+}
+
 }  // namespace
 
 ConvShape ConvLayer::shape_for(const std::array<int64_t, 4>& x_sizes) const {
@@ -88,7 +102,7 @@ ConvShape ConvLayer::shape_for(const std::array<int64_t, 4>& x_sizes) const {
   return shape;
 }
 
-// Groups begin with every image (kernel/conv/sparse_conv.h), so the last of an image may be short.
+// Groups begin with every image (kernel/conv/pack_conv.h), so the last of an image may be short.
 int64_t ConvLayer::first_group_of(const Pass& pass, const ConvShape& shape) const {
   const int64_t positions = shape.positions(), group = settings().pattern.group();
   WEFT_CHECK(pass.first_token >= 0 && pass.first_token % positions == 0,
@@ -97,21 +111,28 @@ int64_t ConvLayer::first_group_of(const Pass& pass, const ConvShape& shape) cons
   return pass.first_token / positions * ((positions + group - 1) / group);
 }
 
-Way ConvLayer::way_at(const ConvShape& shape, Product product, const Pattern& pattern) {
-  if (shape.images == 0) return {};
-  const ConvRequest request{shape, pattern, state().sparse() && recipe().forward->transposable,
-                            products_per_pack()};
-  return planned(shape.spec() + " " + pattern.str(), request, product);
+std::optional<Layer::Request> ConvLayer::request_at(const ConvShape& shape,
+                                                    const std::optional<Pattern>& pattern) const {
+  if (shape.images == 0 || !pattern) return std::nullopt;
+  return ConvRequest{shape, *pattern, state().sparse() && recipe().forward->transposable,
+                     products_per_pack()};
+}
+
+void ConvLayer::free_packs() {
+  forget_packs();
+  forward_pack_.clear();
+  backward_pack_.clear();
+  gradient_pack_.clear();
 }
 
 std::optional<LayerPlan> ConvLayer::plan_for(const Pattern& pattern) {
   if (last_.images == 0) return std::nullopt;
-  LayerPlan plan = planner().plan(
+  LayerPlan plan = planner().known(
       ConvRequest{last_, pattern, recipe().forward->transposable, products_per_pack()});
   if (recipe().gradient->masked) {  // computed dense, and masked
     ProductPlan& gradient = plan.products[static_cast<size_t>(Product::kBackwardWeight)];
     gradient = ProductPlan();
-    gradient.kind = ProductKind::kBackwardWeight;
+    gradient.form = Product::kBackwardWeight;
     gradient.cause = PlanCause::kMaskedGradient;
   }
   return plan;
@@ -123,24 +144,25 @@ void ConvLayer::forward(const LayerWeights& weights, ImageView<const T> x, const
   const ConvShape shape = last_ = shape_for(x.sizes);
   require_sizes(y.sizes, shape, "an output");
   const Input<T> input(x, recipe().fp8, Fp8::kE4m3);
+  const T* in = input.data();
   const Output<T> output(y);
   const Operands& own = operands<T>(weights);
   const Operand& w = own.forward;
   const float* values = forward_operand(weights);
-  const bool sparse = w.mask != nullptr && way_at(shape, Product::kForward, own.planned).sparse;
-  note(Product::kForward, {sparse});
-  if (sparse && !packed_forward_) {
-    const Stopwatch watch(times_.pack);
-    forward_pack_ = pack_conv(values, *w.mask, shape, w.pack_options());
-    packed_forward_ = true;
-  }
-  const T* dense = sparse ? nullptr : dense_copy<T>(dense_forward_, w, values);
-  const Stopwatch watch(times_.of(Product::kForward));
-  if (sparse) {
-    sparse_conv_forward(shape, input.data(), forward_pack_, bias, 0.0f, output.data());
-  } else {
-    dense_conv_forward(shape, input.data(), dense, bias, 0.0f, output.data());
-  }
+  compute<T>(Product::kForward, request_at(shape, own.pattern_of(w)), output.matrix(),
+             [&](const Way& way, MatrixView<T> result) {
+               if (way.sparse && !packed_forward_) {
+                 const Stopwatch watch(times_.pack);
+                 forward_pack_ = pack_conv(values, *w.mask, shape, w.pack_options());
+                 packed_forward_ = true;
+               }
+               const T* dense = way.sparse ? nullptr : dense_copy<T>(dense_forward_, w, values);
+               ConvCall call = call_of(Product::kForward, shape, in, dense, result.data);
+               if (way.sparse) call.packed = &forward_pack_;
+               call.bias = bias;
+               const Stopwatch watch(times_.of(Product::kForward));
+               multiply(call);
+             });
   output.finish();
 }
 
@@ -149,28 +171,25 @@ void ConvLayer::backward_data(const LayerWeights& weights, ImageView<const T> g,
   const ConvShape shape = shape_for(dx.sizes);
   require_sizes(g.sizes, shape, "a gradient");
   const Input<T> gradient(g, recipe().fp8, Fp8::kE5m2);
+  const T* in = gradient.data();
   const Output<T> output(dx);
   const Operands& own = operands<T>(weights);
   const Operand& w = own.backward;
   const float* values = backward_operand(weights);
-  const bool sparse =
-      w.mask != nullptr && way_at(shape, Product::kBackwardData, own.planned).sparse;
-  note(Product::kBackwardData, {sparse});
-  if (sparse && !packed_backward_) {
-    const Stopwatch watch(times_.pack);
-    backward_pack_ = pack_conv_transposed(values, *w.mask, shape, w.pack_options());
-    packed_backward_ = true;
-  }
-  const T* dense = sparse ? nullptr : dense_copy<T>(dense_backward_, w, values);
-  {
-    const Stopwatch watch(times_.of(Product::kBackwardData));
-    if (sparse) {
-      sparse_conv_backward_data(shape, gradient.data(), backward_pack_, 0.0f, output.data());
-    } else {
-      dense_conv_backward_data(shape, gradient.data(), dense, 0.0f, output.data());
-    }
-  }
-  if (wants_cosine()) compare_with_exact<T>(weights, shape, gradient.data(), output.data());
+  compute<T>(Product::kBackwardData, request_at(shape, own.pattern_of(w)), output.matrix(),
+             [&](const Way& way, MatrixView<T> result) {
+               if (way.sparse && !packed_backward_) {
+                 const Stopwatch watch(times_.pack);
+                 backward_pack_ = pack_conv_transposed(values, *w.mask, shape, w.pack_options());
+                 packed_backward_ = true;
+               }
+               const T* dense = way.sparse ? nullptr : dense_copy<T>(dense_backward_, w, values);
+               ConvCall call = call_of(Product::kBackwardData, shape, in, dense, result.data);
+               if (way.sparse) call.packed = &backward_pack_;
+               const Stopwatch watch(times_.of(Product::kBackwardData));
+               multiply(call);
+             });
+  if (wants_cosine(weights)) compare_with_exact<T>(weights, shape, in, output.data());
   output.finish();
 }
 
@@ -182,7 +201,7 @@ void ConvLayer::compare_with_exact(const LayerWeights& weights, const ConvShape&
   effective_values(weights.values, values.data());
   const auto operand = round_like(dx, std::move(values));
   AlignedBuffer<T> exact(static_cast<size_t>(shape.x_size()));
-  dense_conv_backward_data(shape, g, static_cast<const T*>(operand.data()), 0.0f, exact.data());
+  multiply(call_of<T>(Product::kBackwardData, shape, g, operand.data(), exact.data()));
   set_cosine(cosine(dx, static_cast<const T*>(exact.data()), shape.x_size()));
 }
 
@@ -196,19 +215,24 @@ void ConvLayer::backward_weight(const LayerWeights& weights, ImageView<const T> 
   const bool fp8 = recipe().fp8;
   const Input<T> input(x, fp8, Fp8::kE5m2);
   const Input<T> gradient(g, fp8 && !sample, Fp8::kE5m2);  // a sample is rounded after it is drawn
-  if (sample) return sampled_weight(shape, gradient.data(), input.data(), *sample, dw);
+  const T *from_g = gradient.data(), *from_x = input.data();
+  if (sample) {
+    return compute<float>(Product::kBackwardWeight, request_at(shape, sample->options.pattern),
+                          MatrixView<float>(dw, 1, shape.w_size()),
+                          [&](const Way& way, MatrixView<float> result) {
+                            sampled_weight(shape, from_g, from_x, *sample, way, result.data);
+                          });
+  }
   note(Product::kBackwardWeight, {});
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
-  dense_conv_backward_weight(shape, gradient.data(), input.data(), 0.0f, dw);
+  multiply(call_of(Product::kBackwardWeight, shape, from_x, from_g, dw));
   if (recipe().gradient->masked && state().sparse()) masked_copy(dw, state().forward, dw);
 }
 
 template <typename T>
 void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
-                               const Sampling& sampling, float* dw) {
+                               const Sampling& sampling, const Way& way, float* dw) {
   const SampleOptions& options = sampling.options;
-  const Way way = way_at(shape, Product::kBackwardWeight, options.pattern);
-  note(Product::kBackwardWeight, {way.sparse});
   if (way.sparse) {
     {
       const Stopwatch watch(times_.pack);
@@ -218,15 +242,16 @@ void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
       round_like(g, gradient_pack_);
     }
     const Stopwatch watch(times_.of(Product::kBackwardWeight));
-    return sparse_conv_backward_weight(shape, gradient_pack_, x, 0.0f, dw);
+    ConvCall call = call_of(Product::kBackwardWeight, shape, x, g, dw);
+    call.packed = &gradient_pack_;
+    return multiply(call);
   }
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
   const float* wide = as_floats(g, shape.y_size());
   AlignedBuffer<float> scales(static_cast<size_t>(shape.y_size()));
   sample_conv_scales(wide, shape, options, scales.data());
-  const auto sample =
-      round_like(g, sampled(wide, scales.data(), shape.y_size(), sampling.rounding));
-  dense_conv_backward_weight(shape, sample.data(), x, 0.0f, dw);
+  const auto sample = round_like(g, sampled(wide, std::move(scales), sampling.rounding));
+  multiply(call_of<T>(Product::kBackwardWeight, shape, x, sample.data(), dw));
 }
 
 #define WEFT_CONV_LAYER_OF(T)                                                                    \

@@ -8,7 +8,7 @@
 #include <array>
 
 #include "weft/kernel/conv/conv_shape.h"
-#include "weft/kernel/conv/sparse_conv.h"
+#include "weft/kernel/conv/pack_conv.h"
 #include "weft/layer/layer.h"
 
 namespace weft {
@@ -57,14 +57,17 @@ class ConvLayer : public Layer {
   std::optional<LayerPlan> plan_for(const Pattern& pattern) override;
   void forget_inputs() override { last_ = {}; }
   void forget_packs() override { packed_forward_ = packed_backward_ = false; }
+  void free_packs() override;
   int64_t first_group_of(const Pass& pass, const ConvShape& shape) const;
-  Way way_at(const ConvShape& shape, Product product, const Pattern& pattern);
+  // pattern: nothing for an operand that is dense.
+  std::optional<Request> request_at(const ConvShape& shape,
+                                    const std::optional<Pattern>& pattern) const;
   template <typename T>
   void compare_with_exact(const LayerWeights& weights, const ConvShape& shape, const T* g,
                           const T* dx);
   template <typename T>
   void sampled_weight(const ConvShape& shape, const T* g, const T* x, const Sampling& sampling,
-                      float* dw);
+                      const Way& way, float* dw);
 
   ConvShape geometry_;
   ConvShape last_;  // input

@@ -14,6 +14,7 @@
 #include "weft/mask/solver.h"
 #include "weft/mask/taps.h"
 #include "weft/mask/verify.h"
+#include "weft/pack/compact.h"
 #include "weft/pack/group_check.h"
 #include "weft/recipe/schedule.h"
 
@@ -26,10 +27,6 @@ int64_t changed_bits(const Mask& before, const Mask& after) {
 }
 
 }  // namespace
-
-std::string Way::text() const {
-  return path_text(sparse ? Choice::kSparse : Choice::kDense, {.compute = compute});
-}
 
 double LayerTelemetry::figure(std::string_view name) const {
   for (const Figure& one : figures) {
@@ -110,7 +107,8 @@ void Layer::configure(const LayerSettings& settings) {
   changed_bits_ = refreshed_bits_ = 0;
   clear_times();
   ways_ = {};
-  plans_.clear();
+  passing_for_training_ = training_pass_seen_ = has_measured_ = false;
+  measured_.clear();
   forget_inputs();
   forget_operands();
 }
@@ -155,6 +153,8 @@ void Layer::forget_operands() {
 void Layer::update(const LayerWeights& weights, Occasion occasion) {
   const Stopwatch watch(times_.mask);
   forget_operands();  // whatever happens: the state may change before something is found wrong
+  WEFT_CHECK(weights.values != nullptr || (state_.begun && recipe().has_fixed_mask()),
+             "{}: a mask has to be found, and there are no weights to find it in", label());
   if (const auto shape = score_shape()) {
     WEFT_CHECK(static_cast<int64_t>(weights.scores.size()) == shape->size(),
                "{}: {} scores, and its recipe has {}", label(), weights.scores.size(),
@@ -191,8 +191,14 @@ bool Layer::is_due(bool training) const {
 
 void Layer::begin_pass(const LayerWeights& weights, bool training) {
   if (!state_.begun || step_pending_) bring_up_to_date(weights);
+  const bool after_evaluation = !std::exchange(passing_for_training_, training);
   if (!training) return;
-  training_pass_ = true;
+  if (after_evaluation && has_measured_) {  // which packed what a trial is to pay for
+    forget_packs();
+    dense_forward_.forget();
+    dense_backward_.forget();
+  }
+  training_pass_ = training_pass_seen_ = true;
   if (is_due(training)) update(weights, Occasion::kTrainingPass);
   state_.refreshed = state_.step;
 }
@@ -210,10 +216,118 @@ void Layer::add_decay(double* weights, double* gradient, double learning_rate) c
 }
 
 void Layer::count_step() {
+  hand_over_times();
   refresh_owed_ |= !std::exchange(training_pass_, false);
   ++state_.step;
   state_.call = 0;
   step_pending_ = true;
+}
+
+// ---- products
+
+template <typename T>
+void Layer::compute(Product product, const std::optional<Request>& request, MatrixView<T> result,
+                    const Run<T>& run) {
+  const Route route = request ? route_of(*request, product) : Route();
+  note(product, route.way, route.chosen);
+  if (route.contestants.empty()) return run(route.way, result);
+  Measured& measured = measured_of(*request, product, route.contestants.size());
+  const LayerTimes before = times_;
+  // A dense copy that serves one product only need not outlive it.
+  borrows_ = settings_.micro_batches == 1;
+  try {
+    take_turns(route, measured, result, run);
+  } catch (...) {
+    give_back_copy<T>();
+    borrows_ = false;
+    times_ = before;
+    throw;
+  }
+  borrows_ = false;
+}
+
+template <typename T>
+void Layer::take_turns(const Route& route, Measured& measured, MatrixView<T> result,
+                       const Run<T>& run) {
+  // Written once before anything is timed, so that no way has to wait for its pages.
+  AlignedBuffer<T> memory(static_cast<size_t>(result.rows * result.cols));
+  std::fill_n(memory.data(), memory.size(), T());
+  const MatrixView<T> scratch(memory.data(), result.rows, result.cols);
+  const LayerTimes before = times_;
+  LayerTimes counted = before;
+  const size_t count = route.contestants.size();
+  for (size_t k = 0; k < count; ++k) {
+    // Who comes first finds activations out of the cache: not always the same one.
+    const size_t i = (k + static_cast<size_t>(state_.step)) % count;
+    times_ = before;
+    double seconds = 0.0;
+    {
+      const Stopwatch watch(seconds);
+      run(route.contestants[i], scratch);
+    }
+    measured.ms[i] += 1e3 * seconds;
+    give_back_copy<T>();
+    if (route.contestants[i] != route.way) continue;
+    counted = times_;
+    for (int64_t r = 0; r < result.rows; ++r) {
+      std::copy_n(scratch.row(r), result.cols, result.row(r));
+    }
+  }
+  ++measured.calls;
+  times_ = counted;
+}
+template void Layer::compute(Product, const std::optional<Request>&, MatrixView<float>,
+                             const Run<float>&);
+template void Layer::compute(Product, const std::optional<Request>&, MatrixView<Bf16>,
+                             const Run<Bf16>&);
+
+// A backward product belongs to the training pass of its step, whatever was evaluated in between.
+Route Layer::route_of(const Request& request, Product product) {
+  const bool training = product == Product::kForward ? passing_for_training_ : training_pass_;
+  const Route route = std::visit(
+      [&](const auto& one) -> Route {
+        return training ? planner().route(one, product, state_.step, this)
+                        : Route{planner().evaluation_way(one, product, state_.step)};
+      },
+      request);
+  if (!route.contestants.empty()) has_measured_ = measured_step_ = true;
+  return route;
+}
+
+Layer::Measured& Layer::measured_of(const Request& request, Product product, size_t contestants) {
+  for (Measured& one : measured_) {
+    if (one.product == product && one.request == request) return one;
+  }
+  measured_.push_back({request, product, 0, std::vector<double>(contestants)});
+  return measured_.back();
+}
+
+template <typename T>
+void Layer::give_back_copy() {
+  if (borrower_ == nullptr) return;
+  borrower_->forget();
+  borrower_->swap(planner().spare<T>());
+  borrower_ = nullptr;
+}
+
+// Of the whole step, per call: what is packed once serves all of its micro-batches.
+void Layer::hand_over_times() {
+  for (Measured& one : measured_) {
+    for (double& ms : one.ms) ms /= one.calls;
+    std::visit(
+        [&](const auto& request) {
+          planner().add_times(request, one.product, state_.step, one.ms);
+        },
+        one.request);
+  }
+  // A step without a trial, after one: the memory of what was not chosen is free.
+  if (measured_.empty() && has_measured_) {
+    free_packs();
+    dense_forward_ = {};
+    dense_backward_ = {};
+    has_measured_ = false;
+  }
+  measured_.clear();
 }
 
 // ---- operands
@@ -236,7 +350,7 @@ template const Layer::Operands& Layer::operands<Bf16>(const LayerWeights&);
 void Layer::make_operands(const LayerWeights& weights) {
   {
     const Stopwatch watch(times_.mask);
-    make_values(weights.values);
+    make_values(weights);
     operands_ = Operands();
     if (state_.sparse()) describe(operands_);
     operands_.forward.precision = operands_.backward.precision = settings_.precision;
@@ -247,18 +361,25 @@ void Layer::make_operands(const LayerWeights& weights) {
   operands_valid_ = true;
 }
 
-void Layer::make_values(const float* weights) {
+void Layer::make_values(const LayerWeights& weights) {
   const bool fp8 = recipe().fp8, sparse = state_.sparse();
-  own_values_ = fp8 || (sparse && !values_are_weights(recipe()));
+  const bool given = weights.operand != nullptr, compact = weights.compact != nullptr;
+  WEFT_CHECK(!compact || (sparse && recipe().has_fixed_mask()),
+             "{}: compact weights are for a layer with a mask that stays", label());
+  own_values_ = fp8 || compact || (sparse && !given && !values_are_weights(recipe()));
   own_backward_values_ = fp8;
   if (!own_values_) return;
   const auto size = static_cast<size_t>(shape_.outs * shape_.cols());
   forward_values_.reserve(size);
   const std::span<float> forward(forward_values_.data(), size);
-  if (sparse) {
-    forward_values(input_of({weights}), state_, forward.data());
+  if (given) {
+    std::memcpy(forward.data(), weights.operand, size * sizeof(float));
+  } else if (compact) {
+    expand_compact(weights.compact, state_.forward, shape_, settings_.pattern, forward.data());
+  } else if (sparse) {
+    forward_values(input_of(weights), state_, forward.data());
   } else {
-    std::memcpy(forward.data(), weights, size * sizeof(float));
+    std::memcpy(forward.data(), weights.values, size * sizeof(float));
   }
   if (!fp8) return;
   backward_values_.reserve(size);
@@ -268,7 +389,8 @@ void Layer::make_values(const float* weights) {
 }
 
 const float* Layer::forward_operand(const LayerWeights& weights) const {
-  return own_values_ ? forward_values_.data() : weights.values;
+  if (own_values_) return forward_values_.data();
+  return weights.operand != nullptr ? weights.operand : weights.values;
 }
 const float* Layer::backward_operand(const LayerWeights& weights) const {
   return own_backward_values_ ? backward_values_.data() : forward_operand(weights);
@@ -288,16 +410,19 @@ Pattern Layer::operand_pattern() const {
   return alike ? pattern : Pattern(pattern.keep(), pattern.group());
 }
 
+// A union of candidates keeps more than N:M until the last are removed.
+bool Layer::keeps_more(int64_t step) const {
+  const auto more = recipe().forward->keeps_more;
+  return more != nullptr && more(recipe(), step, settings_.total_steps);
+}
+
 void Layer::describe(Operands& operands) const {
   const Pattern pattern = operand_pattern();
   const Pattern unshared(pattern.keep(), pattern.group());
   const ForwardPart& part = *recipe().forward;
-  // A union of candidates keeps more than N:M until the last are removed.
-  const bool keeps_more =
-      part.keeps_more != nullptr && part.keeps_more(recipe(), state_.step, settings_.total_steps);
   operands.forward.mask = &state_.forward;
   operands.forward.pattern = pattern;
-  operands.forward.ragged = keeps_more;
+  operands.forward.ragged = keeps_more(state_.step);
   if (pattern.share() > 1) operands.forward.row_order = state_.row_order;
   operands.backward.mask = state_.backward.rows() > 0 ? &state_.backward : &state_.forward;
   operands.backward.pattern = part.transposable ? pattern : unshared;
@@ -306,7 +431,7 @@ void Layer::describe(Operands& operands) const {
   operands.backward.ragged = !part.transposable || !state_.row_order.empty();
   operands.planned = pattern;
   operands.masked_gradient = recipe().gradient->masked;
-  if (keeps_more) {  // the pattern of its density stands for it
+  if (operands.forward.ragged) {  // the pattern of its density stands for it
     const double kept = state_.forward.density() * pattern.group();
     const int keep =
         std::clamp(static_cast<int>(std::ceil(kept - 0.05)), pattern.keep(), pattern.group());
@@ -316,6 +441,11 @@ void Layer::describe(Operands& operands) const {
 
 template <typename T>
 const T* Layer::dense_copy(DenseCopy& copy, const Operand& operand, const float* values) {
+  if (borrows_) {
+    copy.swap(planner().spare<T>());
+    copy.forget();
+    borrower_ = &copy;
+  }
   const Stopwatch watch(times_.pack);
   return copy.of<T>(operand, values, shape_);
 }
@@ -383,21 +513,22 @@ void Layer::give_mask(Mask mask) {
   WEFT_CHECK(mask.rows() == shape_.outs && mask.cols() == shape_.cols(),
              "{}: a mask of {} x {} for a weight of {} x {}", label(), mask.rows(), mask.cols(),
              shape_.outs, shape_.cols());
-  require_pattern(mask);
+  require_pattern(mask, state_.row_order, label());
   forget_operands();
   state_.forward = std::move(mask);
   state_.begun = true;
   state_.refreshed = state_.step;
 }
 
-void Layer::require_pattern(const Mask& mask) const {
+void Layer::require_pattern(const Mask& mask, const std::vector<int64_t>& row_order,
+                            const std::string& context) const {
   const Pattern& pattern = settings_.pattern;
-  const Mask placed = in_row_order(mask, state_.row_order);
+  const Mask placed = in_row_order(mask, row_order);
   int64_t violations = count_groups_in(placed, shape_, pattern).violations;
   if (recipe().forward->transposable) {
     violations += count_groups_out(placed, shape_, pattern).violations;
   }
-  WEFT_CHECK(violations == 0, "{}: a mask that violates {} in {} groups", label(), pattern.str(),
+  WEFT_CHECK(violations == 0, "{}: a mask that violates {} in {} groups", context, pattern.str(),
              violations);
   if (pattern.share() > 1 && !recipe().has_fixed_mask()) require_sharing(placed, pattern);
 }
@@ -423,6 +554,8 @@ LayerTelemetry Layer::telemetry(const float* weights) const {
   t.cosine = cosine_;
   t.times = times_;
   t.products = ways_;
+  t.chosen = chosen_;
+  t.measured = measured_step_;
   return t;
 }
 
@@ -433,17 +566,28 @@ double Layer::retained_as_rows_lie(const float* weights) const {
 
 void Layer::clear_times() {
   times_ = {};
+  measured_step_ = false;
   cosine_.reset();
 }
 
 std::optional<LayerPlan> Layer::sparse_plan() {
   if (always_dense()) return std::nullopt;
-  auto plan = plan_for(operand_pattern());
-  if (!plan || recipe().samples_gradient() || recipe().gradient->masked) return plan;
-  ProductPlan& gradient = plan->products[static_cast<size_t>(Product::kBackwardWeight)];
-  gradient = ProductPlan();
-  gradient.kind = ProductKind::kBackwardWeight;
-  gradient.cause = PlanCause::kExactGradient;
+  std::optional<LayerPlan> plan = plan_for(operand_pattern());
+  if (!plan) return plan;
+  const auto replace = [&](Product product, PlanCause cause) {
+    ProductPlan& one = plan->products[static_cast<size_t>(product)];
+    const ProductForm form = one.form;
+    one = ProductPlan();
+    one.form = form;
+    one.cause = cause;
+  };
+  for (const Product product : kProducts) {
+    const bool computed = ways_[static_cast<size_t>(product)].has_value();
+    if (!computed && training_pass_seen_) replace(product, PlanCause::kNotComputed);
+  }
+  if (!recipe().samples_gradient() && !recipe().gradient->masked) {
+    replace(Product::kBackwardWeight, PlanCause::kExactGradient);
+  }
   return plan;
 }
 
@@ -470,10 +614,12 @@ void Layer::load_state(std::span<const StateArray> arrays) {
       state.begun && !is_dense_step(recipe(), state.refreshed, settings_.total_steps);
   WEFT_CHECK(state.sparse() == sparse, "{}: step {} has {} mask, and should have {}", context,
              state.refreshed, state.sparse() ? "a" : "no", sparse ? "one" : "none");
+  if (sparse && !keeps_more(state.step)) require_pattern(state.forward, state.row_order, context);
   state_ = std::move(state);
   step_pending_ = refresh_owed_ = false;
   training_pass_ = state_.call > 0 && state_.refreshed == state_.step;
   refreshed_bits_ = 0;
+  measured_.clear();
   forget_operands();
 }
 

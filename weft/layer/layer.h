@@ -30,11 +30,12 @@
 #pragma once
 
 #include <array>
-#include <map>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "weft/core/precision.h"
@@ -64,10 +65,17 @@ struct LayerSettings {
   std::shared_ptr<Planner> planner;  // null: one of its own
 };
 
-// The weights of one call. Products look at the values only.
+// The weights of one call.
 struct LayerWeights {
   const float* values = nullptr;       // [outs, cols]
   std::span<const float> scores = {};  // of recipes that learn some
+  // Instead of the values, once the layer has a mask that stays: only what it keeps
+  // (pack/compact.h). They are expanded when operands are made. Gradients stay [outs, cols]; compact()
+  // takes what belongs to these.
+  const float* compact = nullptr;
+  // W̃ from outside, [outs, cols], in place of what the recipe makes of the weights: for whoever has
+  // computed it already. What the mask drops is not looked at.
+  const float* operand = nullptr;
 
   LayerWeights() = default;
   LayerWeights(const float* values, std::span<const float> scores = {})
@@ -99,14 +107,6 @@ struct LayerTimes {
   double& of(Product product) { return products[static_cast<size_t>(product)]; }
 };
 
-// How a product was computed: dense or sparse, in which arithmetic.
-struct Way {
-  bool sparse = false;
-  Compute compute = Compute::kFp32;
-
-  std::string text() const;  // "sparse", "dense bf16"
-};
-
 // What a layer did since the last step. Free unless asked for.
 struct LayerTelemetry {
   double forward_density = 1.0;
@@ -122,6 +122,8 @@ struct LayerTelemetry {
   LayerTimes times;
   // In the order of kProducts; nothing for a product that was not computed.
   std::array<std::optional<Way>, 3> products;
+  std::array<bool, 3> chosen{};  // the planner had decided on that way
+  bool measured = false;         // products were computed on every way, for the planner
 
   double figure(std::string_view name) const;  // 0 if there is none of that name
   std::string plan_text() const;               // "sparse/dense/-"
@@ -197,8 +199,8 @@ class Layer {
   void clear_times();  // and the cosine
   // The cosine of a backward mask takes another, dense product per backward pass.
   void measure_cosine(bool measure) { measure_cosine_ = measure; }
-  // How the three products run while the layer is sparse, for inputs as large as the last ones;
-  // nothing if it is always dense, or has seen no input yet.
+  // How the three products run while the layer is sparse, for inputs as large as the last ones, as
+  // far as that is decided; nothing if it is always dense, or has seen no input yet.
   std::optional<LayerPlan> sparse_plan();
 
   std::vector<StateArray> save_state() const;
@@ -210,8 +212,9 @@ class Layer {
   virtual void forget_inputs() = 0;      // how large the last ones were
   // The packs of the weights are no longer those of the operands.
   virtual void forget_packs() = 0;
-  // How the products run with a pattern, for inputs as large as the last ones; nothing before the
-  // first.
+  virtual void free_packs() = 0;  // and their memory
+  // How the products run with a pattern, for inputs as large as the last ones, as far as that is
+  // decided; nothing before the first.
   virtual std::optional<LayerPlan> plan_for(const Pattern& pattern) = 0;
 
   // The operands of the weights as they are; made when the first product of a step asks.
@@ -221,6 +224,11 @@ class Layer {
     Pattern planned{1, 1};
     // Of the gradient of the weights, only what the forward mask keeps is wanted.
     bool masked_gradient = false;
+
+    // For the planner: nothing if the operand is dense.
+    std::optional<Pattern> pattern_of(const Operand& operand) const {
+      return operand.mask == nullptr ? std::nullopt : std::optional(planned);
+    }
   };
   // T: of the activations.
   template <typename T>
@@ -229,23 +237,28 @@ class Layer {
   const float* forward_operand(const LayerWeights& weights) const;
   const float* backward_operand(const LayerWeights& weights) const;
 
-  // As the planner has it. Asked once per shape: `key` names it.
-  template <typename Request>
-  Way planned(const std::string& key, const Request& request, Product product) {
-    auto found = plans_.find(key);
-    if (found == plans_.end()) found = plans_.emplace(key, planner().plan(request)).first;
-    const ProductPlan& plan = found->second[product];
-    return {plan.choice == Choice::kSparse, plan.arithmetic.compute};
+  // Computes a product as the planner says: run(way, result) does. While the planner measures,
+  // every way is taken in turn, into other memory, and one result is copied from there.
+  // request: nothing if there is nothing to decide, and the product is dense.
+  using Request = std::variant<PlanRequest, ConvRequest>;
+  template <typename T>
+  using Run = std::function<void(const Way& way, MatrixView<T> result)>;
+  template <typename T>
+  void compute(Product product, const std::optional<Request>& request, MatrixView<T> result,
+               const Run<T>& run);
+  void note(Product product, const Way& way, bool chosen = true) {
+    ways_[static_cast<size_t>(product)] = way;
+    chosen_[static_cast<size_t>(product)] = chosen;
   }
-  void note(Product product, const Way& way) { ways_[static_cast<size_t>(product)] = way; }
   template <typename T>
   const T* dense_copy(DenseCopy& copy, const Operand& operand, const float* values);
   Planner& planner() { return *settings_.planner; }
   // Products per packing of the weights, for the planner.
   int products_per_pack() const { return settings_.micro_batches; }
 
-  bool wants_cosine() const {
-    return settings_.telemetry && measure_cosine_ && state_.backward.rows() > 0;
+  bool wants_cosine(const LayerWeights& weights) const {
+    return settings_.telemetry && measure_cosine_ && state_.backward.rows() > 0 &&
+           weights.values != nullptr;
   }
   void set_cosine(double cosine) { cosine_ = cosine; }
 
@@ -253,17 +266,35 @@ class Layer {
   DenseCopy dense_forward_, dense_backward_;
 
  private:
+  // What this layer has measured in a step, for the planner.
+  struct Measured {
+    Request request;
+    Product product;
+    int calls = 0;           // micro-batches, tied uses
+    std::vector<double> ms;  // of each contestant, in all of them
+  };
+  Measured& measured_of(const Request& request, Product product, size_t contestants);
+  Route route_of(const Request& request, Product product);
+  void hand_over_times();
+  template <typename T>
+  void take_turns(const Route& route, Measured& measured, MatrixView<T> result, const Run<T>& run);
+  template <typename T>
+  void give_back_copy();
+
   enum class Occasion : uint8_t { kStep, kTrainingPass, kReplaced };
   void update(const LayerWeights& weights, Occasion occasion);
   LayerInput input_of(const LayerWeights& weights) const;
-  void make_values(const float* weights);
+  void make_values(const LayerWeights& weights);
   void describe(Operands& operands) const;
   Pattern operand_pattern() const;
   double retained_as_rows_lie(const float* weights) const;
   std::string state_owner() const;
   StateShape state_shape() const;
   void make_operands(const LayerWeights& weights);
-  void require_pattern(const Mask& mask) const;
+  bool keeps_more(int64_t step) const;
+  // Error, with the context, unless a forward mask obeys the pattern.
+  void require_pattern(const Mask& mask, const std::vector<int64_t>& row_order,
+                       const std::string& context) const;
 
   WeightShape shape_;
   int64_t channel_groups_;
@@ -283,7 +314,15 @@ class Layer {
   int64_t changed_bits_ = 0;    // in the last step
   std::optional<double> cosine_;
   std::array<std::optional<Way>, 3> ways_;
-  std::map<std::string, LayerPlan> plans_;  // by shape and pattern
+  std::array<bool, 3> chosen_{};
+  bool measured_step_ = false;         // since the times were cleared
+  bool passing_for_training_ = false;  // the pass that was begun last
+  bool training_pass_seen_ = false;    // since the layer was configured
+
+  std::vector<Measured> measured_;
+  bool has_measured_ = false;      // so that some packs are of ways that were not chosen
+  bool borrows_ = false;           // dense copies are made in memory of the planner's
+  DenseCopy* borrower_ = nullptr;  // that has it
 };
 
 }  // namespace weft

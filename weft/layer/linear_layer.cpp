@@ -6,18 +6,13 @@
 #include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/dense/dense.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/layer/activations.h"
 #include "weft/layer/stopwatch.h"
 #include "weft/pack/tiles.h"
 
 namespace weft {
 namespace {
-
-std::optional<Pattern> pattern_of(const Operand& operand, const Pattern& planned) {
-  return operand.mask == nullptr ? std::nullopt : std::optional(planned);
-}
 
 // Activations as a product wants them: as they are, without gaps between rows, or rounded to FP8.
 template <typename T>
@@ -49,6 +44,17 @@ class Prepared {
   MatrixView<const T> view_;
 };
 
+// dw from a dense gradient; a packed one, or entries to keep, may be added.
+template <typename T>
+LinearCall gradient_call(MatrixView<const T> g, MatrixView<const T> x, MatrixView<float> dw) {
+  LinearCall call;
+  call.product = Product::kBackwardWeight;
+  call.activations = x;
+  call.dense = g;
+  call.result = dw;
+  return call;
+}
+
 }  // namespace
 
 void LinearLayer::forget_packs() {
@@ -57,21 +63,27 @@ void LinearLayer::forget_packs() {
   kept_.reset();
 }
 
+void LinearLayer::free_packs() {
+  forget_packs();
+  forward_pack_ = WeightPack(Product::kForward);
+  backward_pack_ = WeightPack(Product::kBackwardData);
+  gradient_panels_ = {};
+  gradient_pack_ = {};
+}
+
 template <typename T>
-Way LinearLayer::way_at(int64_t tokens, Product product, const std::optional<Pattern>& pattern,
-                        bool masked_gradient) {
+std::optional<Layer::Request> LinearLayer::request_at(int64_t tokens,
+                                                      const std::optional<Pattern>& pattern,
+                                                      bool masked_gradient) const {
   constexpr bool bf16 = std::is_same_v<T, Bf16>;
   // A dense operand leaves nothing to decide but the arithmetic, and fp32 has one only.
-  if (tokens == 0 || (!pattern && !bf16)) return {};
-  PlanRequest request{{tokens, shape().ins, shape().outs},
-                      pattern.value_or(Pattern(1, 1)),
-                      state().sparse() && recipe().forward->transposable,
-                      products_per_pack(),
-                      masked_gradient};
-  if (bf16) request.precision = Precision::kBf16;
-  const std::string key =
-      fmt::format("{} {} {} {}", tokens, request.pattern.str(), masked_gradient, bf16);
-  return planned(key, request, product);
+  if (tokens == 0 || (!pattern && !bf16)) return std::nullopt;
+  return PlanRequest{{tokens, shape().ins, shape().outs},
+                     pattern.value_or(Pattern(1, 1)),
+                     state().sparse() && recipe().forward->transposable,
+                     products_per_pack(),
+                     masked_gradient,
+                     bf16 ? Precision::kBf16 : Precision::kFp32};
 }
 
 std::optional<LayerPlan> LinearLayer::plan_for(const Pattern& pattern) {
@@ -81,13 +93,8 @@ std::optional<LayerPlan> LinearLayer::plan_for(const Pattern& pattern) {
                       recipe().forward->transposable,
                       products_per_pack()};
   request.precision = settings().precision;
-  LayerPlan plan = planner().plan(request);
-  if (recipe().gradient->masked) {
-    request.masked_gradient = true;
-    const auto gradient = static_cast<size_t>(Product::kBackwardWeight);
-    plan.products[gradient] = planner().plan(request).products[gradient];
-  }
-  return plan;
+  request.masked_gradient = recipe().gradient->masked;
+  return planner().known(request);
 }
 
 template <typename T>
@@ -101,10 +108,12 @@ void LinearLayer::forward(const LayerWeights& weights, MatrixView<const T> x, co
   call.product = Product::kForward;
   call.activations = input.view();
   call.bias = bias;
-  call.result = y;
-  const Way way = way_at<T>(x.rows, call.product, pattern_of(own.forward, own.planned));
-  weight_product<T>(call, own.forward, forward_operand(weights), way, forward_pack_,
-                    dense_forward_);
+  const auto request = request_at<T>(x.rows, own.pattern_of(own.forward));
+  compute<T>(call.product, request, y, [&](const Way& way, MatrixView<T> result) {
+    call.result = result;
+    weight_product<T>(call, own.forward, forward_operand(weights), way, forward_pack_,
+                      dense_forward_);
+  });
 }
 
 template <typename T>
@@ -116,18 +125,19 @@ void LinearLayer::backward_data(const LayerWeights& weights, MatrixView<const T>
   LinearCall call;
   call.product = Product::kBackwardData;
   call.activations = gradient.view();
-  call.result = dx;
-  const Way way = way_at<T>(g.rows, call.product, pattern_of(own.backward, own.planned));
-  weight_product<T>(call, own.backward, backward_operand(weights), way, backward_pack_,
-                    dense_backward_);
-  if (wants_cosine()) compare_with_exact<T>(weights, gradient.view(), dx);
+  const auto request = request_at<T>(g.rows, own.pattern_of(own.backward));
+  compute<T>(call.product, request, dx, [&](const Way& way, MatrixView<T> result) {
+    call.result = result;
+    weight_product<T>(call, own.backward, backward_operand(weights), way, backward_pack_,
+                      dense_backward_);
+  });
+  if (wants_cosine(weights)) compare_with_exact<T>(weights, gradient.view(), dx);
 }
 
 // Gives the call the operand that its way takes, and computes it.
 template <typename T>
 void LinearLayer::weight_product(LinearCall call, const Operand& w, const float* values,
                                  const Way& way, WeightPack& pack, DenseCopy& copy) {
-  note(call.product, way);
   double had_it = 0.0;  // looking it up is not packing
   double& seconds = pack.has(way.sparse, way.compute) ? had_it : times_.pack;
   if (way.sparse) {
@@ -138,7 +148,7 @@ void LinearLayer::weight_product(LinearCall call, const Operand& w, const float*
     call.dense = dense;
     if constexpr (std::is_same_v<T, Bf16>) {
       const Stopwatch watch(seconds);
-      if (way.compute == Compute::kBf16) call.tiles = &pack.tiles(dense);
+      if (way.compute == Precision::kBf16) call.tiles = &pack.tiles(dense);
     }
   }
   const Stopwatch watch(times_.of(call.product));
@@ -173,39 +183,43 @@ void LinearLayer::backward_weight(const LayerWeights& weights, MatrixView<const 
   const std::optional<Sampling> sample = sampling(pass, pass.first_token / group);
   const bool fp8 = recipe().fp8;
   Prepared<T> input(x), gradient(g);
-  input.in_fp8(fp8, Fp8::kE5m2);
+  const MatrixView<const T> in = input.in_fp8(fp8, Fp8::kE5m2).view();
   if (sample) {
     WEFT_CHECK(pass.first_token >= 0 && pass.first_token % group == 0,
                "{}: a first token of {}: samples are drawn of groups of {}", label(),
                pass.first_token, group);
-    // Rounded after it is drawn.
-    return sampled_weight(gradient.closed().view(), input.view(), *sample, dw);
+    const MatrixView<const T> whole = gradient.closed().view();  // rounded after it is drawn
+    return compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, sample->options.pattern),
+                          dw, [&](const Way& way, MatrixView<float> result) {
+                            sampled_weight(whole, in, *sample, way, result);
+                          });
   }
-  gradient.in_fp8(fp8, Fp8::kE5m2);
-  if (own.masked_gradient) return masked_weight(gradient.view(), input.view(), own.planned, dw);
-  const Way way = way_at<T>(g.rows, Product::kBackwardWeight, std::nullopt);
-  note(Product::kBackwardWeight, way);
-  const Stopwatch watch(times_.of(Product::kBackwardWeight));
-  dense_weight(gradient.view(), input.view(), way, dw);
+  const MatrixView<const T> rounded = gradient.in_fp8(fp8, Fp8::kE5m2).view();
+  if (own.masked_gradient) {
+    return compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, own.planned, true), dw,
+                          [&](const Way& way, MatrixView<float> result) {
+                            masked_weight(rounded, in, own.planned, way, result);
+                          });
+  }
+  compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, std::nullopt), dw,
+                 [&](const Way& way, MatrixView<float> result) {
+                   const Stopwatch watch(times_.of(Product::kBackwardWeight));
+                   dense_weight(rounded, in, way, result);
+                 });
 }
 
 template <typename T>
 void LinearLayer::dense_weight(MatrixView<const T> g, MatrixView<const T> x, const Way& way,
                                MatrixView<float> dw) {
-  if constexpr (std::is_same_v<T, Bf16>) {
-    if (way.compute == Compute::kBf16) return dense_backward_weight_on_tiles(g, x, 0.0f, dw);
-  }
-  dense_backward_weight(g, x, 0.0f, dw);
+  multiply(gradient_call(g, x, dw), way.compute);
 }
 
 template <typename T>
 void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
-                                 const Sampling& sampling, MatrixView<float> dw) {
+                                 const Sampling& sampling, const Way& way, MatrixView<float> dw) {
   const Pattern& pattern = sampling.options.pattern;
-  const Way way = way_at<T>(g.rows, Product::kBackwardWeight, pattern);
-  note(Product::kBackwardWeight, way);
   if (way.sparse) {
-    const bool tiles = way.compute == Compute::kBf16;
+    const bool tiles = way.compute == Precision::kBf16;
     {
       const Stopwatch watch(times_.pack);
       const MatrixView<const float> wide(as_floats(g.data, g.rows * g.cols), g.rows, g.cols);
@@ -220,29 +234,32 @@ void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
       }
     }
     const Stopwatch watch(times_.of(Product::kBackwardWeight));
-    return sparse_backward_weight(gradient_pack_, x, 0.0f, dw);
+    LinearCall call = gradient_call(g, x, dw);
+    call.packed = &gradient_pack_;
+    return multiply(call, way.compute);
   }
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
   const float* wide = as_floats(g.data, g.rows * g.cols);
   AlignedBuffer<float> scales(static_cast<size_t>(g.rows * g.cols));
   sample_scales({wide, g.rows, g.cols}, sampling.options, {scales.data(), g.rows, g.cols});
-  const auto sample =
-      round_like(g.data, sampled(wide, scales.data(), g.rows * g.cols, sampling.rounding));
+  const auto sample = round_like(g.data, sampled(wide, std::move(scales), sampling.rounding));
   dense_weight(MatrixView<const T>(sample.data(), g.rows, g.cols), x, way, dw);
 }
 
 template <typename T>
 void LinearLayer::masked_weight(MatrixView<const T> g, MatrixView<const T> x,
-                                const Pattern& planned_as, MatrixView<float> dw) {
+                                const Pattern& planned_as, const Way& way, MatrixView<float> dw) {
   const Mask& mask = state().forward;
-  const Way way = way_at<T>(g.rows, Product::kBackwardWeight, planned_as, /*masked_gradient=*/true);
-  note(Product::kBackwardWeight, way);
   if (way.sparse && !kept_) {
     const Stopwatch watch(times_.pack);
     kept_.emplace(mask, planned_as);
   }
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
-  if (way.sparse) return masked_backward_weight(g, x, *kept_, 0.0f, dw);
+  if (way.sparse) {
+    LinearCall call = gradient_call(g, x, dw);
+    call.kept = &*kept_;
+    return multiply(call);
+  }
   dense_weight(g, x, way, dw);
   masked_copy(dw.data, mask, dw.data);
 }

@@ -13,7 +13,7 @@
 // sample of g is drawn in fp32 and rounded then; sums and dw are fp32.
 #pragma once
 
-#include "weft/kernel/masked/masked_weight.h"
+#include "weft/kernel/masked/kept_entries.h"
 #include "weft/layer/layer.h"
 
 namespace weft {
@@ -37,10 +37,11 @@ class LinearLayer : public Layer {
   std::optional<LayerPlan> plan_for(const Pattern& pattern) override;
   void forget_inputs() override { tokens_ = 0; }
   void forget_packs() override;
+  void free_packs() override;
   // Of activations of type T. pattern: nothing for an operand that is dense.
   template <typename T>
-  Way way_at(int64_t tokens, Product product, const std::optional<Pattern>& pattern,
-             bool masked_gradient = false);
+  std::optional<Request> request_at(int64_t tokens, const std::optional<Pattern>& pattern,
+                                    bool masked_gradient = false) const;
   template <typename T>
   void weight_product(LinearCall call, const Operand& w, const float* values, const Way& way,
                       WeightPack& pack, DenseCopy& copy);
@@ -49,10 +50,10 @@ class LinearLayer : public Layer {
                     MatrixView<float> dw);
   template <typename T>
   void sampled_weight(MatrixView<const T> g, MatrixView<const T> x, const Sampling& sampling,
-                      MatrixView<float> dw);
+                      const Way& way, MatrixView<float> dw);
   template <typename T>
   void masked_weight(MatrixView<const T> g, MatrixView<const T> x, const Pattern& planned_as,
-                     MatrixView<float> dw);
+                     const Way& way, MatrixView<float> dw);
   template <typename T>
   void compare_with_exact(const LayerWeights& weights, MatrixView<const T> g,
                           MatrixView<const T> dx);

@@ -4,18 +4,17 @@
 
 #include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/pack/tiles.h"
 
 namespace weft {
 
-PanelOptions Operand::pack_options(Compute compute) const {
-  const PackTile tile = compute == Compute::kBf16 ? tile_panel(pattern)
+PanelOptions Operand::pack_options(Precision compute) const {
+  const PackTile tile = compute == Precision::kBf16 ? tile_panel(pattern)
                         : ragged ? tile_for(density(), pattern.share(), pattern.group())
                                  : tile_for(pattern);
   // Tiles hold bf16; fp32 arithmetic would expand it for every product.
-  PanelOptions options{pattern, tile,
-                       compute == Compute::kBf16 ? ValueType::kBf16 : ValueType::kF32, ragged};
+  PanelOptions options{pattern, tile, /*value_type=*/compute, ragged};
   options.row_order = row_order;
   options.rounded = precision == Precision::kBf16;
   return options;
@@ -56,9 +55,9 @@ void WeightPack::forget() {
 }
 
 const PackedMatrix& WeightPack::sparse(const Operand& operand, const float* values,
-                                       const WeightShape& shape, Compute compute) {
+                                       const WeightShape& shape, Precision compute) {
   if (packed_for_ == compute) return pack_;
-  const bool tiles = compute == Compute::kBf16;
+  const bool tiles = compute == Precision::kBf16;
   const MatrixView<const float> w(values, shape.outs, shape.ins);
   const PanelOptions options = operand.pack_options(compute);
   PackedMatrix& panels = tiles ? panels_ : pack_;

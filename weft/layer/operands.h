@@ -32,7 +32,7 @@ struct Operand {
   std::span<const int64_t> row_order = {};  // of the rows of the pack; empty: as they lie
 
   double density() const { return mask == nullptr ? 1.0 : mask->density(); }
-  PanelOptions pack_options(Compute compute = Compute::kFp32) const;
+  PanelOptions pack_options(Precision compute = Precision::kFp32) const;
 };
 
 // The values with zeros where the mask drops them, as floats or bf16; the values themselves if they
@@ -40,6 +40,9 @@ struct Operand {
 class DenseCopy {
  public:
   void forget() { valid_ = false; }
+  // For a while, the copy lies in the other buffer.
+  void swap(AlignedBuffer<float>& other) { std::swap(fp32_, other); }
+  void swap(AlignedBuffer<Bf16>& other) { std::swap(bf16_, other); }
   template <typename T>
   const T* of(const Operand& operand, const float* values, const WeightShape& shape);
 
@@ -59,14 +62,16 @@ class WeightPack {
   explicit WeightPack(Product product) : product_(product) {}
 
   void forget();
-  bool has(bool sparse, Compute compute) const { return sparse ? packed_for_ == compute : tiled_; }
+  bool has(bool sparse, Precision compute) const {
+    return sparse ? packed_for_ == compute : tiled_;
+  }
   const PackedMatrix& sparse(const Operand& operand, const float* values, const WeightShape& shape,
-                             Compute compute);
+                             Precision compute);
   const DenseTiles& tiles(MatrixView<const Bf16> w);  // [outs, ins], with its zeros
 
  private:
   Product product_;
-  std::optional<Compute> packed_for_;  // nothing: not packed
+  std::optional<Precision> packed_for_;  // nothing: not packed
   bool tiled_ = false;
   PackedMatrix panels_, pack_;  // panels that tiles are made from
   DenseTiles tiles_;

@@ -33,7 +33,7 @@ namespace weft {
 struct PanelOptions {
   Pattern pattern;
   PackTile tile;
-  ValueType value_type = ValueType::kF32;
+  Precision value_type = Precision::kFp32;
   bool ragged = false;
   int64_t segment = 0;  // 0: the whole depth
   // Of pack_panels only; empty: as rows lie. Read while packing.
@@ -95,9 +95,9 @@ void round_packed_to_bf16(std::span<PackedMatrix> packed);
 
 // w, mask: [rows, depth]
 PackedMatrix pack_stream(MatrixView<const float> w, const Mask& mask, const Pattern& pattern,
-                         ValueType value_type, int64_t segment = 0);
+                         Precision value_type, int64_t segment = 0);
 PackedMatrix pack_stream_by_magnitude(MatrixView<const float> w, const Pattern& pattern,
-                                      ValueType value_type, int64_t segment = 0);
+                                      Precision value_type, int64_t segment = 0);
 
 struct Unpacked {
   std::vector<float> values;  // [rows, depth], zero outside the mask

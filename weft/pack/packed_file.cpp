@@ -49,7 +49,7 @@ std::vector<std::byte> read_all(const Checkpoint& checkpoint, const ShardedTenso
 }  // namespace
 
 PackHeader packed_header_of(const std::vector<int64_t>& dims, const Pattern& pattern,
-                            ValueType type) {
+                            Precision type) {
   const WeightShape shape = WeightShape::of(dims);
   PackHeader header =
       stream_header(shape.outs, shape.cols(), pattern, type, shape.cols() == 0 ? 0 : shape.ins);
@@ -124,7 +124,7 @@ void PackedCheckpoint::find_weft_tensors() {
       PackHeader header;
       TensorInfo info;
       try {
-        header = packed_header_of(entry.dims(), entry.pattern, ValueType::kF32);
+        header = packed_header_of(entry.dims(), entry.pattern, Precision::kFp32);
         info = dense_info(name, entry.dtype, entry.shape);
       } catch (const Error& error) {
         throw Error(fmt::format("{}: {}", what, error.what()));
@@ -224,7 +224,7 @@ PackedMatrix PackedCheckpoint::matrix(const LogicalTensor& tensor) const {
   const auto* weft = std::get_if<LogicalTensor::Weft>(&tensor.source);
   WEFT_CHECK(weft != nullptr, "{}: it is not packed in the weft format", name_of(tensor));
   const Dtype stored = weft->values.info.dtype;
-  const ValueType type = stored == Dtype::kBf16 ? ValueType::kBf16 : ValueType::kF32;
+  const Precision type = stored == Dtype::kBf16 ? Precision::kBf16 : Precision::kFp32;
   PackedMatrix packed =
       PackedMatrix::allocate(packed_header_of(weft->entry.dims(), weft->entry.pattern, type), {});
   const PackSections parts = sections_of(packed.header());

@@ -129,7 +129,7 @@ CheckpointLayout packed_layout(const Checkpoint& checkpoint,
         PackedEntry entry{choice->second.pattern, tensor.dtype, tensor.shape, 0,
                           choice->second.transposed};
         const PackHeader header =
-            packed_header_of(entry.dims(), choice->second.pattern, ValueType::kF32);
+            packed_header_of(entry.dims(), choice->second.pattern, Precision::kFp32);
         entry.index_bits = header.index_bits;
         shard.tensors.push_back(values_info(tensor.name, header, choice->second.values));
         last.push_back(indices_info(tensor.name, header));
@@ -189,11 +189,11 @@ std::vector<StoredPart> pack_tensor(const TensorInfo& tensor, std::span<const st
   WEFT_CHECK(can_store(tensor.dtype, choice.values), "weights of {} cannot be stored as {}",
              dtype_name(tensor.dtype), dtype_name(choice.values));
   const WeightShape shape = WeightShape::of(tensor.shape);
-  const PackHeader expected = packed_header_of(tensor.shape, choice.pattern, ValueType::kF32);
+  const PackHeader expected = packed_header_of(tensor.shape, choice.pattern, Precision::kFp32);
   // Rounded to bf16 where weights are F32. Where they are BF16 or F16 no bit may change, NaNs
   // included, so they are packed as float, which holds both exactly, and narrowed again.
   const bool rounded = tensor.dtype == Dtype::kF32 && choice.values == Dtype::kBf16;
-  const ValueType type = rounded ? ValueType::kBf16 : ValueType::kF32;
+  const Precision type = rounded ? Precision::kBf16 : Precision::kFp32;
   std::vector<float> weights(static_cast<size_t>(tensor.elements()));
   widen_weights(tensor.dtype, bytes, weights);
   PackedMatrix packed;

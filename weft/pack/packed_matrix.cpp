@@ -37,7 +37,7 @@ void check_common(const PackHeader& h) {
                  h.layout == PackLayout::kTile,
              "packed matrix: layout {}, accepted are 1 (panel), 2 (stream) and 3 (tile)",
              static_cast<int>(h.layout));
-  WEFT_CHECK(h.value_type == ValueType::kF32 || h.value_type == ValueType::kBf16,
+  WEFT_CHECK(h.value_type == Precision::kFp32 || h.value_type == Precision::kBf16,
              "packed matrix: value type {}, accepted are 1 (fp32) and 2 (bf16)",
              static_cast<int>(h.value_type));
   WEFT_CHECK(h.ragged <= 1, "packed matrix: ragged is {}, accepted are 0 and 1", h.ragged);
@@ -75,7 +75,7 @@ void check_tiles(const PackHeader& h) {
   WEFT_CHECK(h.tile_depth >= 1 && h.tile_depth <= 1024 && h.tile_width == kTileColumns,
              "packed matrix: panels of {} x {} for tiles, accepted are at most 1024 x {}",
              h.tile_depth, h.tile_width, kTileColumns);
-  WEFT_CHECK(h.value_type == ValueType::kBf16 && h.share >= kTileRows,
+  WEFT_CHECK(h.value_type == Precision::kBf16 && h.share >= kTileRows,
              "packed matrix: tiles hold bf16 values that at least {} rows share", kTileRows);
   WEFT_CHECK(h.entries % kTileEntries == 0, "packed matrix: {} entries are no whole tiles",
              h.entries);
@@ -153,7 +153,7 @@ std::string_view layout_name(PackLayout layout) {
   return "";
 }
 
-size_t value_bytes(ValueType type) { return type == ValueType::kF32 ? 4 : 2; }
+size_t value_bytes(Precision type) { return type == Precision::kFp32 ? 4 : 2; }
 
 int64_t panel_count(const PackHeader& h) { return ceil_div(h.depth, h.tile_depth); }
 

@@ -33,14 +33,14 @@
 #include "weft/core/aligned_buffer.h"
 #include "weft/core/bf16.h"
 #include "weft/core/pattern.h"
+#include "weft/core/precision.h"
 
 namespace weft {
 
 enum class PackLayout : uint8_t { kPanel = 1, kStream = 2, kTile = 3 };
 std::string_view layout_name(PackLayout layout);  // "panel", "stream", "tile"
-enum class ValueType : uint8_t { kF32 = 1, kBf16 = 2 };
 
-size_t value_bytes(ValueType type);
+size_t value_bytes(Precision type);  // 4 or 2
 
 // The panel of the dense operand that the offsets of a pack point into.
 struct PackTile {
@@ -57,7 +57,7 @@ struct PackHeader {
   char magic[8] = {'W', 'E', 'F', 'T', 'P', 'A', 'C', 'K'};
   uint32_t version = kVersion;
   PackLayout layout = PackLayout::kPanel;
-  ValueType value_type = ValueType::kF32;
+  Precision value_type = Precision::kFp32;
   uint8_t ragged = 0;      // 1: rows obey no pattern, `keep` and `group` say where they come from
   uint8_t index_bits = 0;  // stream only: 1, 2, 4 or 8
   uint8_t keep = 1;
@@ -100,7 +100,7 @@ struct CellView {
 
 // Offsets are bytes into the panel.
 struct PanelView : CellView {
-  ValueType value_type = ValueType::kF32;
+  Precision value_type = Precision::kFp32;
   const void* values = nullptr;  // [entries, share] of value_type
 };
 
@@ -126,7 +126,7 @@ struct StreamView {
   int64_t blocks = 0;  // of kStreamRows rows
   int index_bits = 4;
   bool full = false;  // no slot of a whole group is unused
-  ValueType value_type = ValueType::kF32;
+  Precision value_type = Precision::kFp32;
   // indices: [blocks, groups, keep, 16] of index_bits each, the first row in the lowest bits. A
   // slot that holds nothing has an index past the group (or past the last weight of a short group)
   // and the value zero.
@@ -159,7 +159,7 @@ class PackedMatrix {
   int64_t rows() const { return header_.rows; }
   int64_t depth() const { return header_.depth; }
   PackLayout layout() const { return header_.layout; }
-  ValueType value_type() const { return header_.value_type; }
+  Precision value_type() const { return header_.value_type; }
   Pattern pattern() const { return Pattern(header_.keep, header_.group, header_.share); }
   bool ragged() const { return header_.ragged != 0; }
   bool ordered() const { return header_.ordered != 0; }

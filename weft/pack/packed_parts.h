@@ -15,7 +15,7 @@ inline constexpr std::string_view kIndicesEnding = ".weft_indices";
 // The stream pack of a weight of these dims whose every group is full. Throws Error if it
 // overflows.
 PackHeader packed_header_of(const std::vector<int64_t>& dims, const Pattern& pattern,
-                            ValueType type);
+                            Precision type);
 
 // The tensors of the weight `name`; their offsets are not set.
 TensorInfo values_info(const std::string& name, const PackHeader& header, Dtype dtype);

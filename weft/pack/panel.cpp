@@ -154,7 +154,7 @@ class PanelPacker : public PanelLayout {
   void fill_values(const KeepRow& keep, const Weights& in_panel, const Members& rows, int64_t count,
                    std::byte* to) const {
     const int64_t share = header_.share;
-    if (header_.value_type == ValueType::kBf16) {
+    if (header_.value_type == Precision::kBf16) {
       const float* kept = kept_of_members(keep, in_panel, rows, count);
       auto* values = reinterpret_cast<Bf16*>(to);
       return transpose_into({kept, row_stride(), share, count, values, share}, nullptr, 0.0f);

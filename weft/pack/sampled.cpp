@@ -262,7 +262,7 @@ PackedMatrix pack_panels_sampled(MatrixView<const float> g, const SampleOptions&
 void round_packed_to_fp8(std::span<PackedMatrix> packed, Fp8 format) {
   float maximum = 0;
   for (PackedMatrix& one : packed) {
-    WEFT_CHECK(one.layout() == PackLayout::kPanel && one.value_type() == ValueType::kF32,
+    WEFT_CHECK(one.layout() == PackLayout::kPanel && one.value_type() == Precision::kFp32,
                "only panel packs of floats are rounded to {}", fp8_name(format));
     maximum = std::max(maximum, finite_maximum(values_of(one)));
   }
@@ -287,9 +287,9 @@ void round_values(std::span<float> values) {
 
 void round_packed_to_bf16(std::span<PackedMatrix> packed) {
   for (PackedMatrix& one : packed) {
-    WEFT_CHECK(
-        one.layout() == PackLayout::kPanel && one.value_type() == ValueType::kF32 && !one.ordered(),
-        "only panel packs of floats, with rows as they lie, are rounded to bf16");
+    WEFT_CHECK(one.layout() == PackLayout::kPanel && one.value_type() == Precision::kFp32 &&
+                   !one.ordered(),
+               "only panel packs of floats, with rows as they lie, are rounded to bf16");
     round_values(values_of(one));
   }
 }

@@ -30,7 +30,7 @@ int64_t group_count(const PackHeader& header);
 int stream_index_bits(int group, bool full);
 
 // The header of a stream pack whose every group is full. segment: 0 for the whole depth.
-PackHeader stream_header(int64_t rows, int64_t depth, const Pattern& pattern, ValueType value_type,
+PackHeader stream_header(int64_t rows, int64_t depth, const Pattern& pattern, Precision value_type,
                          int64_t segment);
 
 // Throws Error unless the parts of a buffer from outside agree with its header.

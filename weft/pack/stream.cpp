@@ -56,7 +56,7 @@ class StreamPacker {
 
   // mask: row `first` of the matrix and those behind it.
   void fill_block(int64_t block, const Mask& mask, int64_t first) const {
-    if (view_.value_type == ValueType::kF32) {
+    if (view_.value_type == Precision::kFp32) {
       fill_as<float>(block, mask, first, [](float value) { return value; });
     } else {
       fill_as<uint16_t>(block, mask, first, float_to_bf16);
@@ -153,7 +153,7 @@ int stream_index_bits(int group, bool full) {
   return largest < 2 ? 1 : largest < 4 ? 2 : largest < 16 ? 4 : 8;
 }
 
-PackHeader stream_header(int64_t rows, int64_t depth, const Pattern& pattern, ValueType value_type,
+PackHeader stream_header(int64_t rows, int64_t depth, const Pattern& pattern, Precision value_type,
                          int64_t segment) {
   PackHeader h;
   h.layout = PackLayout::kStream;
@@ -176,7 +176,7 @@ PackHeader stream_header(int64_t rows, int64_t depth, const Pattern& pattern, Va
 }
 
 PackedMatrix pack_stream(MatrixView<const float> w, const Mask& mask, const Pattern& pattern,
-                         ValueType value_type, int64_t segment) {
+                         Precision value_type, int64_t segment) {
   WEFT_CHECK(w.rows == mask.rows() && w.cols == mask.cols(),
              "weights of {} x {} with a mask of {} x {}", w.rows, w.cols, mask.rows(), mask.cols());
   PackHeader header = stream_header(w.rows, w.cols, pattern, value_type, segment);
@@ -194,7 +194,7 @@ PackedMatrix pack_stream(MatrixView<const float> w, const Mask& mask, const Patt
 }
 
 PackedMatrix pack_stream_by_magnitude(MatrixView<const float> w, const Pattern& pattern,
-                                      ValueType value_type, int64_t segment) {
+                                      Precision value_type, int64_t segment) {
   PackedMatrix packed =
       PackedMatrix::allocate(stream_header(w.rows, w.cols, pattern, value_type, segment), {});
   const StreamPacker packer(w, packed);

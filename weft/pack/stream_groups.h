@@ -65,7 +65,7 @@ inline int index_at(const StreamView& view, int64_t slot, int row) {
 
 inline float value_at(const StreamView& view, int64_t slot, int row) {
   const int64_t i = slot * kStreamRows + row;
-  return view.value_type == ValueType::kF32
+  return view.value_type == Precision::kFp32
              ? static_cast<const float*>(view.values)[i]
              : bf16_to_float(static_cast<const uint16_t*>(view.values)[i]);
 }

@@ -91,7 +91,7 @@ PackedMatrix tiles_of(const PackedMatrix& panels, PackedMatrix reuse) {
 
   PackHeader header = panels.header();
   header.layout = PackLayout::kTile;
-  header.value_type = ValueType::kBf16;
+  header.value_type = Precision::kBf16;
   header.tile_width = kTileColumns;
   header.entries = static_cast<int64_t>(total);
   PackedMatrix packed = PackedMatrix::allocate(header, std::move(reuse));
@@ -117,7 +117,7 @@ PackedMatrix tiles_of(const PackedMatrix& panels, PackedMatrix reuse) {
           .place();
     });
   };
-  if (from.value_type == ValueType::kBf16) {
+  if (from.value_type == Precision::kBf16) {
     place_all(static_cast<const Bf16*>(from.values));
   } else {
     place_all(static_cast<const float*>(from.values));

@@ -1,7 +1,7 @@
 // The tile layout (packed_matrix.h), made from panels: what was N:M, shared by 16 or 32 rows, for a
 // unit that multiplies tiles of 16 x 32 numbers.
 //
-//   tiles_of(pack_panels(w, mask, {pattern, tile_panel(pattern), ValueType::kBf16}))
+//   tiles_of(pack_panels(w, mask, {pattern, tile_panel(pattern), Precision::kBf16}))
 //
 // However panels were packed (by mask, by magnitude, transposed, sampled, ragged); values of fp32
 // are rounded to nearest even. Cost: one pass over the pack.

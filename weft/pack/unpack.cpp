@@ -10,7 +10,7 @@ namespace weft {
 namespace {
 
 float value_at(const PanelView& view, int64_t i) {
-  return view.value_type == ValueType::kF32
+  return view.value_type == Precision::kFp32
              ? static_cast<const float*>(view.values)[i]
              : bf16_to_float(static_cast<const uint16_t*>(view.values)[i]);
 }

@@ -1,11 +1,13 @@
 #include "weft/plan/planner.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "weft/core/error.h"
 #include "weft/core/json.h"
 #include "weft/core/text.h"
-#include "weft/kernel/stream/small_batch.h"
+#include "weft/kernel/stream/stream.h"
 #include "weft/kernel/tile/tile_unit.h"
 #include "weft/pack/tiles.h"
 
@@ -15,31 +17,16 @@ namespace {
 // Below this ratio either way the model is not trusted and the shape itself is measured.
 constexpr double kClear = 1.3;
 
-ProductKind kind_of(Product product, bool transposable) {
-  switch (product) {
-    case Product::kForward: return ProductKind::kForward;
-    case Product::kBackwardWeight: return ProductKind::kBackwardWeight;
-    case Product::kBackwardData:
-      return transposable ? ProductKind::kBackwardData : ProductKind::kBackwardDataRagged;
-  }
-  return ProductKind::kForward;
+ProductForm form_of(const PlanRequest& request, Product product) {
+  return ProductForm::of(product, request.transposable, request.masked_gradient);
 }
-
-ProductKind kind_of(const PlanRequest& request, Product product) {
-  return request.masked_gradient && product == Product::kBackwardWeight
-             ? ProductKind::kBackwardWeightMasked
-             : kind_of(product, request.transposable);
+ProductForm form_of(const ConvRequest& request, Product product) {
+  return ProductForm::of(product, request.transposable, /*masked_gradient=*/false);
 }
-ProductKind kind_of(const ConvRequest& request, Product product) {
-  return kind_of(product, request.transposable);
-}
-
-bool masked_gradient(const PlanRequest& request) { return request.masked_gradient; }
-bool masked_gradient(const ConvRequest&) { return false; }
 
 // Packing that one product has to pay for. A sparse gradient is another one every time.
-double packs_per_product(int products_per_pack, ProductKind kind) {
-  if (kind == ProductKind::kBackwardWeight) return 1.0;
+double packs_per_product(int products_per_pack, const ProductForm& form) {
+  if (form.packs_gradient()) return 1.0;
   return products_per_pack == 0 ? 0.0 : 1.0 / products_per_pack;
 }
 
@@ -87,7 +74,7 @@ class Race {
 // What a plan says of the arithmetic of bf16 numbers.
 std::string note_on(const Arithmetic& arithmetic) {
   if (arithmetic.storage == Precision::kFp32) return "";
-  if (arithmetic.compute == Compute::kBf16) return arithmetic.str();
+  if (arithmetic.compute == Precision::kBf16) return arithmetic.str();
   return fmt::format("bf16 in fp32 arithmetic{}",
                      tile_unit() == TileUnit::kNone ? ": " + tile_unit_lacks() : "");
 }
@@ -95,45 +82,79 @@ std::string note_on(const Arithmetic& arithmetic) {
 Precision precision_of(const PlanRequest& request) { return request.precision; }
 Precision precision_of(const ConvRequest&) { return Precision::kFp32; }
 
-std::vector<Arithmetic> contestants(const ConvRequest&, ProductKind) { return {Arithmetic()}; }
+std::vector<Arithmetic> contestants(const ConvRequest&, const ProductForm&) {
+  return {Arithmetic()};
+}
 
 bool has_stream(const std::vector<Arithmetic>& all) {
   return std::any_of(all.begin(), all.end(), [](const Arithmetic& one) { return one.stream; });
 }
 
+// While nothing is decided, sparse results count: their kernels are weft's own, and compute the same
+// for any number of threads.
+constexpr Way kFixedWay{/*sparse=*/true, Precision::kFp32};
+
+// The ways of a product that trains. Its first one is dense.
+template <typename Request>
+std::vector<Way> ways_of(const Request& request, const ProductForm& form) {
+  std::vector<Way> dense, sparse;
+  for (const Arithmetic& one : contestants(request, form)) {
+    if (one.stream) continue;
+    dense.push_back({false, one.compute});
+    const bool in_tiles = one.compute == Precision::kBf16;
+    if (!in_tiles || has_tile_product(form, request.pattern)) sparse.push_back({true, one.compute});
+  }
+  dense.insert(dense.end(), sparse.begin(), sparse.end());
+  return dense;
+}
+
+// What tells products apart. Not the threads: a run is repeated with other threads too.
+std::string key_of(const PlanRequest& request, const ProductForm& form) {
+  return fmt::format("{}/{}/{}{}/{}", request.shape.str(), request.pattern.str(),
+                     request.products_per_pack,
+                     request.precision == Precision::kBf16 ? "/bf16" : "", form.name());
+}
+std::string key_of(const ConvRequest& request, const ProductForm& form) {
+  return fmt::format("{}/{}/{}/{}", request.conv.spec(), request.pattern.str(),
+                     request.products_per_pack, form.name());
+}
+std::string shape_of(const PlanRequest& request) { return request.shape.str(); }
+std::string shape_of(const ConvRequest& request) { return request.conv.spec(); }
+int64_t size_of(const PlanRequest& request) { return request.shape.tokens; }
+int64_t size_of(const ConvRequest& request) { return request.conv.images; }
+// The same for any number of tokens or images.
+std::string weights_of(PlanRequest request, const ProductForm& form) {
+  request.shape.tokens = 1;
+  return key_of(request, form);
+}
+std::string weights_of(ConvRequest request, const ProductForm& form) {
+  request.conv.images = 1;
+  return key_of(request, form);
+}
+void check(const PlanRequest& request) { request.shape.check(); }
+void check(const ConvRequest& request) { check_measurable(request.conv); }
+
+size_t index_of(Product product) { return static_cast<size_t>(product); }
+
 // The paths by their names, as they are printed and saved.
 struct NamedPath {
   std::string_view name;
   Choice choice;
-  Compute compute;
+  Precision compute;
   bool stream;
 };
 constexpr NamedPath kPaths[] = {
-    {"dense", Choice::kDense, Compute::kFp32, false},
-    {"dense bf16", Choice::kDense, Compute::kBf16, false},
-    {"sparse", Choice::kSparse, Compute::kFp32, false},
-    {"sparse bf16", Choice::kSparse, Compute::kBf16, false},
-    {"sparse stream", Choice::kSparse, Compute::kFp32, true},
+    {"dense", Choice::kDense, Precision::kFp32, false},
+    {"dense bf16", Choice::kDense, Precision::kBf16, false},
+    {"sparse", Choice::kSparse, Precision::kFp32, false},
+    {"sparse bf16", Choice::kSparse, Precision::kBf16, false},
+    {"sparse stream", Choice::kSparse, Precision::kFp32, true},
 };
-
-void restore_choice(const Json& value, ProductPlan& plan) {
-  for (const NamedPath& path : kPaths) {
-    if (value != std::string(path.name)) continue;
-    plan.choice = path.choice;
-    plan.arithmetic.compute = path.compute;
-    plan.arithmetic.stream = path.stream;
-    plan.cause = PlanCause::kSaved;
-    return;
-  }
-  throw Error(
-      "saved plan: a choice is none of 'dense', 'sparse', 'sparse stream', 'dense bf16' and "
-      "'sparse bf16'");
-}
 
 }  // namespace
 
-std::vector<Arithmetic> contestants(const PlanRequest& request, ProductKind kind) {
-  const bool streams = kind == ProductKind::kForward && request.products_per_pack == 0 &&
+std::vector<Arithmetic> contestants(const PlanRequest& request, const ProductForm& form) {
+  const bool streams = form.product == Product::kForward && request.products_per_pack == 0 &&
                        request.shape.tokens <= kFewTokens;
   return arithmetics(request.precision, streams);
 }
@@ -145,7 +166,7 @@ std::string_view choice_name(Choice choice) {
 std::string path_text(Choice choice, const Arithmetic& arithmetic) {
   for (const NamedPath& path : kPaths) {
     const bool stream =
-        choice == Choice::kSparse && arithmetic.compute == Compute::kFp32 && arithmetic.stream;
+        choice == Choice::kSparse && arithmetic.compute == Precision::kFp32 && arithmetic.stream;
     if (path.choice == choice && path.compute == arithmetic.compute && path.stream == stream) {
       return std::string(path.name);
     }
@@ -153,18 +174,37 @@ std::string path_text(Choice choice, const Arithmetic& arithmetic) {
   return std::string(choice_name(choice));
 }
 
+std::string Way::text() const {
+  return path_text(sparse ? Choice::kSparse : Choice::kDense, {.compute = compute});
+}
+
 std::string ProductPlan::reason() const {
   switch (cause) {
+    case PlanCause::kMeasuring: return "being measured";
     case PlanCause::kNothingPruned: return "nothing is pruned";
     case PlanCause::kAskedFor: return "asked for";
     case PlanCause::kSaved: return "saved";
     case PlanCause::kExactGradient: return "exact";
     case PlanCause::kMaskedGradient: return "masked";
+    case PlanCause::kNotComputed: return "not computed";
+    case PlanCause::kTrial:
+      return fmt::format(
+          "measured in the run: dense / (sparse + packing) = {:.2f} ({:.2f} to {:.2f})", ratio,
+          ratio_low, ratio_high);
     case PlanCause::kMeasured:
     case PlanCause::kPredicted: break;
   }
   return fmt::format("{}: dense / (sparse{}) = {:.2f}", measured ? "measured" : "predicted",
                      packs ? " + packing" : "", ratio);
+}
+
+bool LayerPlan::is_decided() const {
+  return std::ranges::none_of(
+      products, [](const ProductPlan& one) { return one.cause == PlanCause::kMeasuring; });
+}
+
+bool LayerPlan::has_paths_of(const LayerPlan& other) const {
+  return std::ranges::equal(products, other.products, {}, &ProductPlan::path, &ProductPlan::path);
 }
 
 PlanMode parse_plan_mode(std::string_view text) {
@@ -178,11 +218,11 @@ Planner::Planner(PlanMode mode, std::filesystem::path cache)
     : mode_(mode), timings_(std::move(cache)) {}
 
 Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& plan) {
-  const std::vector<Arithmetic> all = contestants(request, plan.kind);
+  const std::vector<Arithmetic> all = contestants(request, plan.form);
   if (Timings::covers(request.shape)) {
     Race predicted(packs);
     for (const Arithmetic& one : all) {
-      predicted.add(one, timings_.predict(plan.kind, request.shape, request.pattern, one));
+      predicted.add(one, timings_.predict(plan.form, request.shape, request.pattern, one));
     }
     plan.predicted = plan.times = predicted.best();
     const bool small = predicted.contest().dense_ms < kSmallProductMs;
@@ -190,7 +230,7 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
   }
   Race measured(packs);
   for (const Arithmetic& one : all) {
-    measured.add(one, timings_.measure(plan.kind, request.shape, request.pattern, one));
+    measured.add(one, timings_.measure(plan.form, request.shape, request.pattern, one));
   }
   plan.times = measured.best();
   plan.measured = true;
@@ -199,25 +239,30 @@ Contest Planner::time(const PlanRequest& request, double packs, ProductPlan& pla
 
 Contest Planner::time(const ConvRequest& request, double packs, ProductPlan& plan) {
   Race measured(packs);
-  measured.add({}, timings_.measure(plan.kind, request.conv, request.pattern));
+  measured.add({}, timings_.measure(plan.form, request.conv, request.pattern));
   plan.times = measured.best();
   plan.measured = true;
   return measured.contest();
 }
 
+// Nothing is left to decide but an arithmetic.
+template <typename Request>
+bool Planner::is_given(const Request& request) const {
+  return request.pattern.keep() == request.pattern.group() || mode_ != PlanMode::kAuto;
+}
+
 template <typename Request>
 ProductPlan Planner::decide(const Request& request, Product product) {
   ProductPlan plan;
-  plan.kind = kind_of(request, product);
+  plan.form = form_of(request, product);
   const bool nothing_pruned = request.pattern.keep() == request.pattern.group();
-  const bool given = nothing_pruned || mode_ != PlanMode::kAuto;
-  if (given) {
+  if (is_given(request)) {
     const bool sparse = !nothing_pruned && mode_ == PlanMode::kSparse;
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
     plan.arithmetic = forced_arithmetic(request, plan);
     plan.cause = nothing_pruned ? PlanCause::kNothingPruned : PlanCause::kAskedFor;
   } else {
-    const double packs = packs_per_product(request.products_per_pack, plan.kind);
+    const double packs = packs_per_product(request.products_per_pack, plan.form);
     const Contest contest = time(request, packs, plan);
     const bool sparse = contest.ratio() > sparse_margin(contest.dense_ms, packs > 0);
     plan.choice = sparse ? Choice::kSparse : Choice::kDense;
@@ -236,9 +281,9 @@ ProductPlan Planner::decide(const Request& request, Product product) {
 template <typename Request>
 Arithmetic Planner::forced_arithmetic(const Request& request, const ProductPlan& plan) {
   const bool sparse = plan.choice == Choice::kSparse;
-  const std::vector<Arithmetic> all = contestants(request, plan.kind);
-  const bool tiles = all.back().compute == Compute::kBf16 &&
-                     (!sparse || has_tile_product(plan.kind, request.pattern));
+  const std::vector<Arithmetic> all = contestants(request, plan.form);
+  const bool tiles = all.back().compute == Precision::kBf16 &&
+                     (!sparse || has_tile_product(plan.form, request.pattern));
   const bool stream = sparse && has_stream(all);
   if (!tiles && !stream) return all.front();
   const TileUnit unit = tile_unit();
@@ -246,63 +291,380 @@ Arithmetic Planner::forced_arithmetic(const Request& request, const ProductPlan&
     return all.back();
   }
   ProductPlan timed = plan;
-  const double packs = packs_per_product(request.products_per_pack, plan.kind);
+  const double packs = packs_per_product(request.products_per_pack, plan.form);
   const Contest contest = time(request, packs, timed);
   return sparse ? contest.sparse : contest.dense;
 }
 
 template <typename Request>
-LayerPlan Planner::plan_products(const Request& request, const std::string& shape) {
+void Planner::require_not_only_saved(const Request& request) const {
+  WEFT_CHECK(!only_saved_, "the saved plan has nothing for a layer of {} at {}", shape_of(request),
+             request.pattern.str());
+}
+
+namespace {
+
+// A plan as it was saved, perhaps on another machine: the numbers stay bf16, what multiplies them is
+// what is here.
+template <typename Request>
+ProductPlan for_this_machine(ProductPlan plan, const Request& request) {
+  plan.arithmetic.storage = precision_of(request);
+  if (tile_unit() == TileUnit::kNone) plan.arithmetic.compute = Precision::kFp32;
+  if (!has_stream(contestants(request, plan.form))) plan.arithmetic.stream = false;
+  plan.note = note_on(plan.arithmetic);
+  return plan;
+}
+
+template <typename Request>
+void check_request(const Request& request) {
+  check(request);
   WEFT_CHECK(request.products_per_pack >= 0, "{} products per packing: it must not be negative",
              request.products_per_pack);
-  // Not the threads: a run is repeated with other threads too.
-  const std::string key =
-      fmt::format("{}/{}{}{}/{}{}", shape, request.pattern.str(), request.transposable ? "T" : "",
-                  masked_gradient(request) ? "M" : "", request.products_per_pack,
-                  precision_of(request) == Precision::kBf16 ? "/bf16" : "");
-  const auto known = plans_.find(key);
-  if (known != plans_.end()) {
-    LayerPlan plan = known->second;
-    for (const Product product : kProducts) {  // not saved
-      ProductPlan& one = plan.products[static_cast<size_t>(product)];
-      one.kind = kind_of(request, product);
-      // A plan of another machine: the numbers stay bf16, what multiplies them is what is here.
-      one.arithmetic.storage = precision_of(request);
-      if (tile_unit() == TileUnit::kNone) one.arithmetic.compute = Compute::kFp32;
-      if (!has_stream(contestants(request, one.kind))) one.arithmetic.stream = false;
-      one.note = note_on(one.arithmetic);
+}
+
+}  // namespace
+
+// ---- asked once
+
+template <typename Request>
+LayerPlan Planner::plan_once(const Request& request) {
+  check_request(request);
+  LayerPlan found;
+  for (const Product product : kProducts) {
+    const ProductForm form = form_of(request, product);
+    const std::string key = key_of(request, form);
+    const auto known = entries_.find(key);
+    if (known == entries_.end() || !known->second.decided) {
+      require_not_only_saved(request);
+      Entry entry;
+      entry.weights = weights_of(request, form);
+      entry.size = size_of(request);
+      entry.plan = decide(request, product);
+      entry.decided = true;
+      entries_.insert_or_assign(key, std::move(entry));
+      ++revision_;
     }
+    ProductPlan& plan = found.products[index_of(product)];
+    plan = entries_[key].plan;
+    plan.form = form;  // not saved
+    plan = for_this_machine(plan, request);
+  }
+  return found;
+}
+
+LayerPlan Planner::plan(const PlanRequest& request) { return plan_once(request); }
+LayerPlan Planner::plan(const ConvRequest& request) { return plan_once(request); }
+
+// ---- asked by layers
+
+namespace {
+
+template <typename Request>
+ProductPlan plan_while_measuring(const Request& request, const ProductForm& form) {
+  ProductPlan plan;
+  plan.form = form;
+  plan.choice = Choice::kSparse;
+  plan.arithmetic = {precision_of(request), Precision::kFp32};
+  plan.packs = packs_per_product(request.products_per_pack, form) > 0.0;
+  plan.cause = PlanCause::kMeasuring;
+  return plan;
+}
+
+}  // namespace
+
+template <typename Request>
+void Planner::begin_trial(const Request& request, int64_t step, Entry& entry) {
+  entry.trial.emplace(ways_of(request, entry.plan.form));
+  entry.warm_up = step;
+  // A trial that was cut short when it was saved keeps its end, if there is time until then.
+  entry.since = std::max(entry.since, step + Trial::kSteps);
+  ++revision_;
+}
+
+template <typename Request>
+Planner::Entry& Planner::entry_for(const Request& request, Product product, int64_t step) {
+  const ProductForm form = form_of(request, product);
+  const std::string key = key_of(request, form);
+  const auto found = entries_.find(key);
+  if (found != entries_.end()) {
+    Entry& entry = found->second;
+    entry.plan.form = form;
+    if (!entry.decided && !entry.trial) {
+      entry.plan = plan_while_measuring(request, form);
+      begin_trial(request, step, entry);
+    }
+    return entry;
+  }
+  check_request(request);
+  require_not_only_saved(request);
+  Entry entry;
+  entry.weights = weights_of(request, form);
+  entry.size = size_of(request);
+  if (is_given(request)) {
+    entry.plan = decide(request, product);
+    entry.decided = true;
+    ++revision_;
+  } else {
+    entry.begun = step + 1;
+    entry.plan = plan_while_measuring(request, form);
+    begin_trial(request, step, entry);
+  }
+  return entries_.emplace(key, std::move(entry)).first->second;
+}
+
+namespace {
+
+// How far apart two numbers of tokens or images are: 0 if they are equal, log 2 for twice as many.
+double distance(int64_t a, int64_t b) {
+  return std::abs(std::log(static_cast<double>(a) / static_cast<double>(b)));
+}
+
+}  // namespace
+
+// A batch that is somewhat smaller or larger than others, as the last one of an epoch, needs no trial
+// of its own.
+Planner::Entry* Planner::similar(const std::string& key, const std::string& weights, int64_t size) {
+  const auto exact = entries_.find(key);
+  if (exact != entries_.end()) return &exact->second;
+  Entry* nearest = nullptr;
+  const double close = std::log(2.0);
+  for (auto& [other, entry] : entries_) {
+    if (entry.weights != weights || distance(entry.size, size) > close) continue;
+    if (nearest == nullptr || distance(entry.size, size) < distance(nearest->size, size)) {
+      nearest = &entry;
+    }
+  }
+  return nearest;
+}
+
+template <typename Request>
+Route Planner::route_of(const Request& request, Product product, int64_t step, const void* layer) {
+  const ProductForm form = form_of(request, product);
+  const std::string key = key_of(request, form);
+  if (!is_given(request) && !only_saved_) {
+    Entry* other = similar(key, weights_of(request, form), size_of(request));
+    if (other != nullptr && other->size != size_of(request)) {
+      if (!other->decided || step < other->since) return {kFixedWay, /*chosen=*/false};
+      Entry same = *other;
+      same.size = size_of(request);
+      same.begun = step + 1;
+      same.since = step;
+      entries_.emplace(key, std::move(same));
+      ++revision_;
+    }
+  }
+  Entry& entry = entry_for(request, product, step);
+  if (!entry.decided && step >= entry.since) judge(entry, step);
+  if (entry.decided) {
+    if (step < entry.since) return {kFixedWay, /*chosen=*/false};
+    return {for_this_machine(entry.plan, request).way()};
+  }
+  // The layer that measures was not used in the last step, or belongs to a run that waits for its
+  // turn: another one goes on.
+  if (entry.layer != layer && step > entry.last_step + 1) entry.layer = layer;
+  if (entry.layer != layer) return {kFixedWay, /*chosen=*/false};
+  entry.last_step = step;
+  return {kFixedWay, /*chosen=*/false, entry.trial->ways()};
+}
+
+Route Planner::route(const PlanRequest& request, Product product, int64_t step, const void* layer) {
+  return route_of(request, product, step, layer);
+}
+Route Planner::route(const ConvRequest& request, Product product, int64_t step, const void* layer) {
+  return route_of(request, product, step, layer);
+}
+
+template <typename Request>
+void Planner::add_times_of(const Request& request, Product product, int64_t step,
+                           std::span<const double> ms) {
+  const auto found = entries_.find(key_of(request, form_of(request, product)));
+  if (found == entries_.end() || !found->second.trial) return;
+  Entry& entry = found->second;
+  if (step > entry.warm_up) entry.trial->add(ms);
+}
+
+void Planner::add_times(const PlanRequest& request, Product product, int64_t step,
+                        std::span<const double> ms) {
+  add_times_of(request, product, step, ms);
+}
+void Planner::add_times(const ConvRequest& request, Product product, int64_t step,
+                        std::span<const double> ms) {
+  add_times_of(request, product, step, ms);
+}
+
+void Planner::judge(Entry& entry, int64_t step) {
+  ++revision_;
+  const auto go_on = [&] { entry.since = step + Trial::kSteps; };
+  // Hardly ever computed, as products of a batch that is smaller than the others.
+  if (entry.trial->samples() < Trial::kFewest) return go_on();
+  const Trial::Verdict verdict = entry.trial->verdict();
+  ProductPlan& plan = entry.plan;
+  const double margin = sparse_margin(verdict.dense_ms, plan.packs);
+  const bool close = verdict.low <= margin && verdict.high > margin;
+  if (close && !std::exchange(entry.extended, true)) return go_on();
+  const bool sparse = verdict.ratio > margin;
+  plan.choice = sparse ? Choice::kSparse : Choice::kDense;
+  plan.arithmetic.compute = sparse ? verdict.sparse.compute : verdict.dense.compute;
+  plan.times = {.dense = verdict.dense_ms, .sparse = verdict.sparse_ms};
+  plan.ratio = verdict.ratio;
+  plan.ratio_low = verdict.low;
+  plan.ratio_high = verdict.high;
+  plan.measured = true;
+  plan.cause = PlanCause::kTrial;
+  entry.trial.reset();
+  entry.decided = true;
+  entry.since = std::max(entry.since, step);
+  if (measured_before(step)) return;
+  spare_ = {};
+  spare_bf16_ = {};
+}
+
+void Planner::settle(int64_t step) {
+  for (auto& [key, entry] : entries_) {
+    const bool is_used = entry.last_step + 1 >= step;
+    if (entry.trial && is_used && step >= entry.since) judge(entry, step);
+  }
+}
+
+// A trial may be left unfinished: the products of lbc change with its masks.
+bool Planner::measured_before(int64_t step) const {
+  return std::ranges::any_of(entries_, [&](const auto& one) {
+    const Entry& entry = one.second;
+    return entry.trial && entry.last_step + 1 >= step;
+  });
+}
+
+void Planner::drop_trials() {
+  std::erase_if(entries_, [](const auto& one) { return !one.second.decided; });
+  ++revision_;
+}
+
+void Planner::apply_at_once() {
+  for (auto& [key, entry] : entries_) {
+    entry.begun = 0;
+    if (entry.decided) entry.since = 0;
+  }
+  ++revision_;
+}
+
+template <>
+AlignedBuffer<float>& Planner::spare() {
+  return spare_;
+}
+template <>
+AlignedBuffer<Bf16>& Planner::spare() {
+  return spare_bf16_;
+}
+
+// Of those that training had met by this step: a resumed run knows of later ones.
+const Planner::Entry* Planner::nearest_for_evaluation(const std::string& weights, int64_t size,
+                                                      int64_t step) const {
+  const Entry* nearest = nullptr;
+  for (const auto& [key, entry] : entries_) {
+    if (entry.weights != weights || step < entry.begun) continue;
+    if (nearest == nullptr || distance(entry.size, size) < distance(nearest->size, size)) {
+      nearest = &entry;
+    }
+  }
+  return nearest;
+}
+
+template <typename Request>
+Way Planner::way_in_evaluation(const Request& request, Product product, int64_t step) {
+  if (is_given(request)) {
+    return for_this_machine(entry_for(request, product, step).plan, request).way();
+  }
+  const ProductForm form = form_of(request, product);
+  const std::string weights = weights_of(request, form);
+  const Entry* nearest = nearest_for_evaluation(weights, size_of(request), step);
+  if (nearest != nullptr) {
+    const bool follows = nearest->decided && step >= nearest->since;
+    return follows ? for_this_machine(nearest->plan, request).way() : kFixedWay;
+  }
+  if (previews_) return kFixedWay;
+  const std::string key = key_of(request, form);
+  auto found = untrained_.find(key);
+  if (found == untrained_.end()) {
+    check_request(request);
+    require_not_only_saved(request);
+    found = untrained_.emplace(key, decide(request, product)).first;
+    ++revision_;
+  }
+  return for_this_machine(found->second, request).way();
+}
+
+Way Planner::evaluation_way(const PlanRequest& request, Product product, int64_t step) {
+  return way_in_evaluation(request, product, step);
+}
+Way Planner::evaluation_way(const ConvRequest& request, Product product, int64_t step) {
+  return way_in_evaluation(request, product, step);
+}
+
+template <typename Request>
+LayerPlan Planner::known_plan(const Request& request) const {
+  LayerPlan known;
+  for (const Product product : kProducts) {
+    const ProductForm form = form_of(request, product);
+    const auto found = entries_.find(key_of(request, form));
+    const bool decided = found != entries_.end() && found->second.decided;
+    ProductPlan plan = decided ? found->second.plan : plan_while_measuring(request, form);
+    plan.form = form;  // not saved
+    known.products[index_of(product)] = for_this_machine(plan, request);
+  }
+  return known;
+}
+
+LayerPlan Planner::known(const PlanRequest& request) const { return known_plan(request); }
+LayerPlan Planner::known(const ConvRequest& request) const { return known_plan(request); }
+
+// ---- choices as text
+
+namespace {
+
+ProductPlan plan_from(const Json& path, const std::string& key) {
+  for (const NamedPath& named : kPaths) {
+    if (path != std::string(named.name)) continue;
+    ProductPlan plan;
+    plan.choice = named.choice;
+    plan.arithmetic.compute = named.compute;
+    plan.arithmetic.stream = named.stream;
+    plan.cause = PlanCause::kSaved;
     return plan;
   }
-  WEFT_CHECK(!only_saved_, "the saved plan has nothing for a layer of {} at {}", shape,
-             request.pattern.str());
-  LayerPlan plan;
-  for (const Product product : kProducts) {
-    plan.products[static_cast<size_t>(product)] = decide(request, product);
-  }
-  return plans_.emplace(key, std::move(plan)).first->second;
+  throw Error(
+      fmt::format("saved plan: the path of '{}' is none of 'dense', 'sparse', 'sparse stream', "
+                  "'dense bf16' and 'sparse bf16'",
+                  printable(key)));
 }
 
-LayerPlan Planner::plan(const PlanRequest& request) {
-  request.shape.check();
-  return plan_products(request, request.shape.str());
+// The member of the saved plan's root, or of an entry, that must be an object.
+const Json& object_in(const Json& root, const char* name) {
+  WEFT_CHECK(root.contains(name) && root[name].is_object(), "saved plan: there is no object '{}'",
+             name);
+  return root[name];
 }
 
-LayerPlan Planner::plan(const ConvRequest& request) {
-  check_measurable(request.conv);
-  return plan_products(request, request.conv.spec());
+int64_t whole_in(const Json& entry, const char* name, const std::string& key) {
+  WEFT_CHECK(entry.is_object() && entry.contains(name) && entry[name].is_number_unsigned(),
+             "saved plan: '{}' has no whole number '{}'", printable(key), name);
+  return entry[name].get<int64_t>();
 }
+
+}  // namespace
 
 std::string Planner::saved() const {
   Json plans = Json::object();
-  for (const auto& [key, plan] : plans_) {
-    Json choices = Json::array();
-    for (const ProductPlan& one : plan.products) {
-      choices.push_back(one.path());
-    }
-    plans.append(key, std::move(choices));
+  for (const auto& [key, entry] : entries_) {
+    Json one{{"begun", entry.begun},
+             {"since", entry.since},
+             {"size", entry.size},
+             {"weights", entry.weights}};
+    if (entry.decided) one["path"] = entry.plan.path();
+    plans.append(key, std::move(one));
   }
-  return Json{{"plans", plans}, {"version", 1}}.dump();
+  Json untrained = Json::object();
+  for (const auto& [key, plan] : untrained_) untrained.append(key, plan.path());
+  return Json{{"plans", plans}, {"untrained", untrained}, {"version", 2}}.dump();
 }
 
 Planner Planner::from_saved(std::string_view text) {
@@ -314,21 +676,34 @@ Planner Planner::from_saved(std::string_view text) {
 
 void Planner::remember(std::string_view text) {
   const Json root = Json::parse_or_null(text);
-  WEFT_CHECK(root.is_object() && root.contains("version") && root.contains("plans") &&
-                 root["plans"].is_object(),
-             "saved plan: it is not a JSON object with 'version' and 'plans'");
-  WEFT_CHECK(root["version"] == 1, "saved plan: version {}, accepted is 1",
+  WEFT_CHECK(root.is_object() && root.contains("version"),
+             "saved plan: it is not a JSON object with a 'version'");
+  WEFT_CHECK(root["version"] == 2, "saved plan: version {}, accepted is 2",
              printable(root["version"].dump()));
-  for (const auto& [key, choices] : root["plans"].members()) {
-    WEFT_CHECK(choices.is_array() && choices.size() == 3, "saved plan: '{}' has not three choices",
-               printable(key));
-    LayerPlan plan;
-    for (const Product product : kProducts) {
-      const auto i = static_cast<size_t>(product);
-      restore_choice(choices[i], plan.products[i]);
-    }
-    plans_.emplace(key, plan);
+  std::map<std::string, Entry> entries;
+  for (const auto& [key, value] : object_in(root, "plans").members()) {
+    Entry entry;
+    entry.begun = whole_in(value, "begun", key);
+    entry.since = whole_in(value, "since", key);
+    entry.size = whole_in(value, "size", key);
+    WEFT_CHECK(value.contains("weights") && value["weights"].is_string(),
+               "saved plan: '{}' has no text 'weights'", printable(key));
+    entry.weights = value["weights"].get<std::string>();
+    entry.decided = value.contains("path");
+    if (entry.decided) entry.plan = plan_from(value["path"], key);
+    entries.emplace(key, std::move(entry));
   }
+  for (const auto& [key, path] : object_in(root, "untrained").members()) {
+    untrained_.emplace(key, plan_from(path, key));
+  }
+  for (auto& [key, entry] : entries) {
+    const auto there = entries_.find(key);
+    // What was there stays; but a choice is worth more than a trial that somebody has cut short.
+    const bool replaces =
+        there != entries_.end() && entry.decided && !there->second.decided && !there->second.trial;
+    if (there == entries_.end() || replaces) entries_.insert_or_assign(key, std::move(entry));
+  }
+  ++revision_;
 }
 
 }  // namespace weft

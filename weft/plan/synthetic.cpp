@@ -6,8 +6,7 @@
 #include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/conv/dense_conv.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel_size.h"
 #include "weft/pack/tiles.h"
 
 namespace weft {
@@ -45,8 +44,8 @@ struct Sides {
   int64_t activation_rows, activation_cols, operand_rows, operand_cols, result_rows, result_cols;
 };
 
-Sides sides(ProductKind kind, const LayerShape& s) {
-  switch (product_of(kind)) {
+Sides sides(const ProductForm& form, const LayerShape& s) {
+  switch (form.product) {
     case Product::kForward: return {s.tokens, s.ins, s.outs, s.ins, s.tokens, s.outs};
     case Product::kBackwardData: return {s.tokens, s.outs, s.outs, s.ins, s.tokens, s.ins};
     case Product::kBackwardWeight: return {s.tokens, s.ins, s.tokens, s.outs, s.outs, s.ins};
@@ -115,11 +114,11 @@ Mask random_mask(int64_t rows, int64_t cols, const Pattern& pattern, uint64_t se
   return mask;
 }
 
-SyntheticProduct::SyntheticProduct(ProductKind kind, const LayerShape& shape,
+SyntheticProduct::SyntheticProduct(const ProductForm& form, const LayerShape& shape,
                                    const Pattern& pattern, const Arithmetic& arithmetic)
-    : kind_(kind), shape_(shape), arithmetic_(arithmetic), options_{pattern, {}} {
+    : form_(form), shape_(shape), arithmetic_(arithmetic), options_{pattern, {}} {
   shape.check();
-  const Sides s = sides(kind, shape);
+  const Sides s = sides(form, shape);
   activations_ = random_values(s.activation_rows * s.activation_cols, 1);
   operand_ = random_values(s.operand_rows * s.operand_cols, 2);
   result_.resize(static_cast<size_t>(s.result_rows * s.result_cols));
@@ -128,45 +127,45 @@ SyntheticProduct::SyntheticProduct(ProductKind kind, const LayerShape& shape,
     operand16_ = rounded(operand_);
     result16_.resize(result_.size());
     options_.rounded = true;
-    if (arithmetic.layout() != PackLayout::kPanel) options_.value_type = ValueType::kBf16;
+    if (arithmetic.layout() != PackLayout::kPanel) options_.value_type = Precision::kBf16;
   }
   pack_dense();
-  if (kind == ProductKind::kBackwardWeightMasked) {
+  if (form.masked) {
     mask_ = random_mask(shape.outs, shape.ins, pattern, 3);
     pack();
     return;
   }
-  const bool along_rows = kind == ProductKind::kForward || kind == ProductKind::kBackwardDataRagged;
+  const bool along_rows = form.product == Product::kForward || form.ragged;
   mask_ = along_rows ? random_mask(s.operand_rows, s.operand_cols, pattern, 3)
                      : random_mask(s.operand_cols, s.operand_rows, pattern, 3).transposed();
-  if (kind == ProductKind::kBackwardDataRagged) {  // and nothing is shared along the other axis
+  if (form.ragged) {  // and nothing is shared along the other axis
     options_.pattern = Pattern(pattern.keep(), pattern.group());
     options_.ragged = true;
   }
-  options_.tile = arithmetic.compute == Compute::kBf16 ? tile_panel(options_.pattern)
-                                                       : tile_for(options_.pattern);
+  options_.tile = arithmetic.compute == Precision::kBf16 ? tile_panel(options_.pattern)
+                                                         : tile_for(options_.pattern);
   if (has_sparse()) pack();
 }
 
 bool SyntheticProduct::has_sparse() const {
-  return arithmetic_.compute == Compute::kFp32 || has_tile_product(kind_, options_.pattern);
+  return arithmetic_.compute == Precision::kFp32 || has_tile_product(form_, options_.pattern);
 }
 
 MatrixView<const float> SyntheticProduct::activations() const {
-  const Sides s = sides(kind_, shape_);
+  const Sides s = sides(form_, shape_);
   return {activations_.data(), s.activation_rows, s.activation_cols};
 }
 MatrixView<const float> SyntheticProduct::operand() const {
-  const Sides s = sides(kind_, shape_);
+  const Sides s = sides(form_, shape_);
   return {operand_.data(), s.operand_rows, s.operand_cols};
 }
 MatrixView<float> SyntheticProduct::result() {
-  const Sides s = sides(kind_, shape_);
+  const Sides s = sides(form_, shape_);
   return {result_.data(), s.result_rows, s.result_cols};
 }
 
 bool SyntheticProduct::result_is_bf16() const {
-  return arithmetic_.storage == Precision::kBf16 && product_of(kind_) != Product::kBackwardWeight;
+  return arithmetic_.storage == Precision::kBf16 && form_.product != Product::kBackwardWeight;
 }
 
 void SyntheticProduct::expand_result() {
@@ -175,7 +174,7 @@ void SyntheticProduct::expand_result() {
 }
 
 void SyntheticProduct::pack() {
-  if (kind_ == ProductKind::kBackwardWeightMasked) {
+  if (form_.masked) {
     kept_.emplace(mask_, options_.pattern);
     return;
   }
@@ -183,27 +182,27 @@ void SyntheticProduct::pack() {
     packed_ = pack_stream(operand(), mask_, options_.pattern, options_.value_type);
     return;
   }
-  const bool tiles = arithmetic_.compute == Compute::kBf16;
+  const bool tiles = arithmetic_.compute == Precision::kBf16;
   PackedMatrix& panels = tiles ? panels_ : packed_;
-  panels = kind_ == ProductKind::kForward
+  panels = form_.product == Product::kForward
                ? pack_panels(operand(), mask_, options_, std::move(panels))
                : pack_panels_transposed(operand(), mask_, options_, std::move(panels));
   if (tiles) packed_ = tiles_of(panels_, std::move(packed_));
 }
 
 void SyntheticProduct::pack_dense() {
-  if (arithmetic_.compute == Compute::kFp32) return;
-  if (product_of(kind_) == Product::kBackwardWeight) return;  // in every product
-  dense_tiles_.pack(operand(), /*transposed=*/kind_ == ProductKind::kForward);
+  if (arithmetic_.compute == Precision::kFp32) return;
+  if (form_.product == Product::kBackwardWeight) return;  // in every product
+  dense_tiles_.pack(operand(), /*transposed=*/form_.product == Product::kForward);
 }
 
 LinearCall SyntheticProduct::call() {
   LinearCall call;
-  call.product = product_of(kind_);
+  call.product = form_.product;
   call.activations = activations();
   call.result = result();
   if (arithmetic_.storage == Precision::kFp32) return call;
-  const Sides s = sides(kind_, shape_);
+  const Sides s = sides(form_, shape_);
   call.activations =
       MatrixView<const Bf16>(activations16_.data(), s.activation_rows, s.activation_cols);
   if (result_is_bf16()) {
@@ -214,7 +213,7 @@ LinearCall SyntheticProduct::call() {
 
 AnyMatrix SyntheticProduct::stored_operand() const {
   if (arithmetic_.storage == Precision::kFp32) return operand();
-  const Sides s = sides(kind_, shape_);
+  const Sides s = sides(form_, shape_);
   return MatrixView<const Bf16>(operand16_.data(), s.operand_rows, s.operand_cols);
 }
 
@@ -222,17 +221,17 @@ void SyntheticProduct::run_dense() {
   LinearCall dense = call();
   dense.dense = stored_operand();
   const bool packed =
-      arithmetic_.compute == Compute::kBf16 && product_of(kind_) != Product::kBackwardWeight;
+      arithmetic_.compute == Precision::kBf16 && form_.product != Product::kBackwardWeight;
   if (packed) dense.tiles = &dense_tiles_;
   multiply(dense, arithmetic_.compute);
-  if (kind_ == ProductKind::kBackwardWeightMasked) {
+  if (form_.masked) {
     masked_copy(result_.data(), mask_, result_.data());
   }
 }
 
 void SyntheticProduct::run_sparse() {
   LinearCall sparse = call();
-  if (kind_ == ProductKind::kBackwardWeightMasked) {
+  if (form_.masked) {
     sparse.dense = stored_operand();
     sparse.kept = &*kept_;
   } else {
@@ -241,22 +240,23 @@ void SyntheticProduct::run_sparse() {
   multiply(sparse, arithmetic_.compute);
 }
 
-SyntheticConv::SyntheticConv(ProductKind kind, const ConvShape& shape, const Pattern& pattern)
-    : kind_(kind), shape_(shape), options_{pattern, {}} {
+SyntheticConv::SyntheticConv(const ProductForm& form, const ConvShape& shape,
+                             const Pattern& pattern)
+    : form_(form), shape_(shape), options_{pattern, {}} {
   shape.check();
-  WEFT_CHECK(kind != ProductKind::kBackwardWeightMasked, "a convolution has no product of kind {}",
-             kind_name(kind));
-  const Product product = product_of(kind);
+  WEFT_CHECK(!form.masked, "a convolution has no product {}", form.name());
+  const Product product = form.product;
   const int64_t x = shape.x_size(), w = shape.w_size(), y = shape.y_size();
   activations_ = random_values(product == Product::kBackwardData ? y : x, 1);
   operand_ = random_values(product == Product::kBackwardWeight ? y : w, 2);
   result_.resize(static_cast<size_t>(product == Product::kForward        ? y
                                      : product == Product::kBackwardData ? x
                                                                          : w));
-  mask_ = product == Product::kBackwardWeight
-              ? random_gradient_mask(shape, pattern)
-              : random_filter_mask(shape, pattern, kind == ProductKind::kBackwardData);
-  if (kind == ProductKind::kBackwardDataRagged) {  // and nothing is shared along the other axis
+  mask_ =
+      product == Product::kBackwardWeight
+          ? random_gradient_mask(shape, pattern)
+          : random_filter_mask(shape, pattern, product == Product::kBackwardData && !form.ragged);
+  if (form.ragged) {  // and nothing is shared along the other axis
     options_.pattern = Pattern(pattern.keep(), pattern.group());
     options_.ragged = true;
   }
@@ -265,7 +265,7 @@ SyntheticConv::SyntheticConv(ProductKind kind, const ConvShape& shape, const Pat
 }
 
 void SyntheticConv::pack() {
-  switch (product_of(kind_)) {
+  switch (form_.product) {
     case Product::kForward: packed_ = pack_conv(operand_.data(), mask_, shape_, options_); break;
     case Product::kBackwardData:
       packed_ = pack_conv_transposed(operand_.data(), mask_, shape_, options_);
@@ -278,7 +278,7 @@ void SyntheticConv::pack() {
 
 void SyntheticConv::prune_operand() {
   // A mask of G has the positions of all images in one row; in G the images come first.
-  const bool gradient = product_of(kind_) == Product::kBackwardWeight;
+  const bool gradient = form_.product == Product::kBackwardWeight;
   const int64_t run = gradient ? shape_.positions() : mask_.cols();
   for (int64_t i = 0; i < static_cast<int64_t>(operand_.size()); ++i) {
     const int64_t image = gradient ? i / run / shape_.outs : 0;
@@ -287,26 +287,22 @@ void SyntheticConv::prune_operand() {
   }
 }
 
-void SyntheticConv::run_dense() {
-  const float *a = activations_.data(), *b = operand_.data();
-  switch (product_of(kind_)) {
-    case Product::kForward: return dense_conv_forward(shape_, a, b, nullptr, 0, result_.data());
-    case Product::kBackwardData: return dense_conv_backward_data(shape_, a, b, 0, result_.data());
-    case Product::kBackwardWeight:
-      return dense_conv_backward_weight(shape_, b, a, 0, result_.data());
-  }
+ConvCall SyntheticConv::call() {
+  ConvCall call;
+  call.product = form_.product;
+  call.shape = shape_;
+  call.activations = activations_.data();
+  call.dense = operand_.data();
+  call.result = result_.data();
+  return call;
 }
 
+void SyntheticConv::run_dense() { multiply(call()); }
+
 void SyntheticConv::run_sparse() {
-  const float* a = activations_.data();
-  switch (product_of(kind_)) {
-    case Product::kForward:
-      return sparse_conv_forward(shape_, a, packed_, nullptr, 0, result_.data());
-    case Product::kBackwardData:
-      return sparse_conv_backward_data(shape_, a, packed_, 0, result_.data());
-    case Product::kBackwardWeight:
-      return sparse_conv_backward_weight(shape_, packed_, a, 0, result_.data());
-  }
+  ConvCall sparse = call();
+  sparse.packed = &packed_;
+  multiply(sparse);
 }
 
 }  // namespace weft

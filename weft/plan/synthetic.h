@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "weft/core/mask.h"
-#include "weft/kernel/conv/sparse_conv.h"
+#include "weft/kernel/conv/pack_conv.h"
 #include "weft/pack/pack.h"
 #include "weft/plan/timings.h"
 
@@ -14,11 +14,11 @@ namespace weft {
 // A full N:M mask whose kept positions are drawn at random (the same for rows that share).
 Mask random_mask(int64_t rows, int64_t cols, const Pattern& pattern, uint64_t seed);
 
-// Operands and results of one kind of product, for both paths. In bf16 the numbers are such that
+// Operands and results of one product, for both paths. In bf16 the numbers are such that
 // fp32 has them exactly, so that activations() and operand() are what is multiplied.
 class SyntheticProduct {
  public:
-  SyntheticProduct(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+  SyntheticProduct(const ProductForm& form, const LayerShape& shape, const Pattern& pattern,
                    const Arithmetic& arithmetic = {});
 
   // False: tiles, and a pattern or product that they are not made for.
@@ -42,7 +42,7 @@ class SyntheticProduct {
   AnyMatrix stored_operand() const;
   bool result_is_bf16() const;
 
-  ProductKind kind_;
+  ProductForm form_;
   LayerShape shape_;
   Arithmetic arithmetic_;
   PanelOptions options_;
@@ -54,10 +54,10 @@ class SyntheticProduct {
   std::optional<KeptEntries> kept_;
 };
 
-// The same for a convolution; one of kPackedKinds.
+// The same for a convolution; one of kPackedForms.
 class SyntheticConv {
  public:
-  SyntheticConv(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
+  SyntheticConv(const ProductForm& form, const ConvShape& shape, const Pattern& pattern);
 
   static bool has_sparse() { return true; }
   void run_dense();
@@ -70,7 +70,9 @@ class SyntheticConv {
   const std::vector<float>& result() const { return result_; }
 
  private:
-  ProductKind kind_;
+  ConvCall call();  // with the dense operand
+
+  ProductForm form_;
   ConvShape shape_;
   PanelOptions options_;
   std::vector<float> activations_, operand_, result_;

@@ -47,18 +47,9 @@ double time_ms(int times, const std::function<void()>& body) {
   return (now_ms() - begin) / times;
 }
 
-// A quarter of the way up from the least (of three, the least): what else runs on the machine only
-// ever adds time.
-double lower_quartile(std::vector<double> values) {
-  const auto quarter = values.begin() + static_cast<int64_t>(values.size()) / 4;
-  std::nth_element(values.begin(), quarter, values.end());
-  return *quarter;
-}
-
-double weights_packed(ProductKind kind, const LayerShape& shape) {
+double weights_packed(const ProductForm& form, const LayerShape& shape) {
   const auto outs = static_cast<double>(shape.outs);
-  return outs *
-         static_cast<double>(kind == ProductKind::kBackwardWeight ? shape.tokens : shape.ins);
+  return outs * static_cast<double>(form.packs_gradient() ? shape.tokens : shape.ins);
 }
 
 // How often a body that took `once` runs for a sample: a quarter of a millisecond.
@@ -78,13 +69,14 @@ class Timed {
   double once() const { return once_; }
   void sample() { samples_.push_back(time_ms(repeats(once_), body_)); }
   const std::vector<double>& samples() const { return samples_; }
-  // The median of what it takes of the other's time, in the same turn: the speed of a machine
-  // changes by half from one moment to the next, and both would not be hit alike.
-  double share_of(const Timed& other) const {
+  // What it takes of the other's time, in the same turn: the speed of a machine changes by half from
+  // one moment to the next, so paths are compared within a turn.
+  std::vector<double> shares_of(const Timed& other) const {
     std::vector<double> shares;
     for (size_t i = 0; i < samples_.size(); ++i) shares.push_back(samples_[i] / other.samples_[i]);
-    return median(shares);
+    return shares;
   }
+  double share_of(const Timed& other) const { return median(shares_of(other)); }
 
  private:
   std::function<void()> body_;
@@ -106,16 +98,25 @@ ProductTimes take_turns(Synthetic product) {
   double turn_ms = 0.0;
   for (const Timed& one : all) turn_ms += std::max(one.once(), kSampleMs);
   const int turns = turn_ms > 100.0 ? 3 : static_cast<int>(std::clamp(30.0 / turn_ms, 7.0, 31.0));
-  for (int i = 0; i < turns; ++i) {
-    for (Timed& one : all) one.sample();
-  }
   const Timed& dense = all[0];
-  const double dense_ms = lower_quartile(dense.samples());
   const bool sparse = product.has_sparse();
+  double spread = 1.0;
+  constexpr int kLongest = 4;
+  for (int part = 0; part == 0 || (part < kLongest && ProductTimes{.spread = spread}.is_doubtful());
+       ++part) {
+    for (int i = 0; i < turns; ++i) {
+      for (Timed& one : all) one.sample();
+    }
+    if (!sparse) break;
+    const std::vector<double> shares = all[2].shares_of(dense);
+    spread = quantile(shares, 0.75) / quantile(shares, 0.25);
+  }
+  const double dense_ms = quantile(dense.samples(), 0.25);  // other work only ever adds time
   return {.dense = dense_ms,
           .sparse = sparse ? dense_ms * all[2].share_of(dense) : ProductTimes::kNever,
           .pack = sparse ? dense_ms * all[3].share_of(dense) : 0.0,
-          .dense_pack = dense_ms * all[1].share_of(dense)};
+          .dense_pack = dense_ms * all[1].share_of(dense),
+          .spread = spread};
 }
 
 // Which CPU, as the system calls it.
@@ -163,57 +164,37 @@ LayerShape LayerShape::parse(std::string_view text) {
   return shape;
 }
 
-std::string_view kind_name(ProductKind kind) {
-  switch (kind) {
-    case ProductKind::kForward: return "fwd";
-    case ProductKind::kBackwardData: return "bwd_x";
-    case ProductKind::kBackwardDataRagged: return "bwd_x_ragged";
-    case ProductKind::kBackwardWeight: return "bwd_w";
-    case ProductKind::kBackwardWeightMasked: return "bwd_w_masked";
-  }
-  return "";
-}
-
-Product product_of(ProductKind kind) {
-  switch (kind) {
-    case ProductKind::kForward: return Product::kForward;
-    case ProductKind::kBackwardWeight:
-    case ProductKind::kBackwardWeightMasked: return Product::kBackwardWeight;
-    default: return Product::kBackwardData;
-  }
-}
-
 PackLayout Arithmetic::layout() const {
-  if (compute == Compute::kBf16) return PackLayout::kTile;
+  if (compute == Precision::kBf16) return PackLayout::kTile;
   return stream ? PackLayout::kStream : PackLayout::kPanel;
 }
 
 std::string Arithmetic::str() const {
-  if (compute == Compute::kBf16) return fmt::format("bf16 on {}", tile_unit_name(tile_unit()));
+  if (compute == Precision::kBf16) return fmt::format("bf16 on {}", tile_unit_name(tile_unit()));
   return fmt::format("{}{}", storage == Precision::kFp32 ? "fp32" : "bf16 in fp32",
                      stream ? ", stream" : "");
 }
 
 std::vector<Arithmetic> arithmetics(Precision storage, bool streams) {
-  std::vector<Arithmetic> found = {{storage, Compute::kFp32}};
-  if (streams) found.push_back({storage, Compute::kFp32, true});
+  std::vector<Arithmetic> found = {{storage, Precision::kFp32}};
+  if (streams) found.push_back({storage, Precision::kFp32, true});
   const bool tiles = storage == Precision::kBf16 && tile_unit() != TileUnit::kNone;
-  if (tiles) found.push_back({storage, Compute::kBf16});
+  if (tiles) found.push_back({storage, Precision::kBf16});
   return found;
 }
 
-bool has_tile_product(ProductKind kind, const Pattern& pattern) {
-  return kind != ProductKind::kBackwardWeightMasked && kind != ProductKind::kBackwardDataRagged &&
-         fills_tiles(pattern);
+bool has_tile_product(const ProductForm& form, const Pattern& pattern) {
+  return !form.masked && !form.ragged && fills_tiles(pattern);
 }
 
-ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
-                             const Arithmetic& arithmetic) {
-  return take_turns(SyntheticProduct(kind, shape, pattern, arithmetic));
+ProductTimes measure_product(const ProductForm& form, const LayerShape& shape,
+                             const Pattern& pattern, const Arithmetic& arithmetic) {
+  return take_turns(SyntheticProduct(form, shape, pattern, arithmetic));
 }
-ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern) {
+ProductTimes measure_product(const ProductForm& form, const ConvShape& shape,
+                             const Pattern& pattern) {
   check_measurable(shape);
-  return take_turns(SyntheticConv(kind, shape, pattern));
+  return take_turns(SyntheticConv(form, shape, pattern));
 }
 
 void check_measurable(const ConvShape& shape) {
@@ -243,10 +224,10 @@ Timings::Timings(std::filesystem::path path) : path_(std::move(path)) { load(); 
 
 namespace {
 
-std::string key_of(ProductKind kind, const Pattern& pattern, const std::string& shape,
+std::string key_of(const ProductForm& form, const Pattern& pattern, const std::string& shape,
                    const Arithmetic& arithmetic) {
-  const std::string key = fmt::format("{}/{}/{}/{}/{}", current_isa(), threads(), kind_name(kind),
-                                      pattern.str(), shape);
+  const std::string key =
+      fmt::format("{}/{}/{}/{}/{}", current_isa(), threads(), form.name(), pattern.str(), shape);
   return arithmetic == Arithmetic() ? key : key + "/" + arithmetic.str();
 }
 
@@ -255,24 +236,27 @@ std::string key_of(ProductKind kind, const Pattern& pattern, const std::string& 
 template <typename Measure>
 ProductTimes Timings::measured(const std::string& key, Measure measure) {
   const auto found = known_.find(key);
-  if (found != known_.end()) return found->second;
-  if (stop_ != nullptr && *stop_ != 0) throw Stopped();
+  const bool known = found != known_.end();
+  if (known && (!found->second.is_doubtful() || checked_.contains(key))) return found->second;
   const ProductTimes times = measure();
-  known_.emplace(key, times);
+  checked_.insert(key);
+  if (known && found->second.spread <= times.spread) return found->second;
+  known_.insert_or_assign(key, times);
   save();
   return times;
 }
 
-ProductTimes Timings::measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
-                              const Arithmetic& arithmetic) {
+ProductTimes Timings::measure(const ProductForm& form, const LayerShape& shape,
+                              const Pattern& pattern, const Arithmetic& arithmetic) {
   shape.check();
-  return measured(key_of(kind, pattern, shape.str(), arithmetic),
-                  [&] { return measure_product(kind, shape, pattern, arithmetic); });
+  return measured(key_of(form, pattern, shape.str(), arithmetic),
+                  [&] { return measure_product(form, shape, pattern, arithmetic); });
 }
-ProductTimes Timings::measure(ProductKind kind, const ConvShape& shape, const Pattern& pattern) {
+ProductTimes Timings::measure(const ProductForm& form, const ConvShape& shape,
+                              const Pattern& pattern) {
   check_measurable(shape);
-  return measured(key_of(kind, pattern, shape.spec(), {}),
-                  [&] { return measure_product(kind, shape, pattern); });
+  return measured(key_of(form, pattern, shape.spec(), {}),
+                  [&] { return measure_product(form, shape, pattern); });
 }
 
 bool Timings::covers(const LayerShape& shape) {
@@ -286,17 +270,17 @@ bool Timings::covers(const LayerShape& shape) {
 
 // Cost per flop (per weight, for packing) is linear between the shapes of the model in the
 // logarithm of their size, and constant beyond them.
-ProductTimes Timings::predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
-                              const Arithmetic& arithmetic) {
+ProductTimes Timings::predict(const ProductForm& form, const LayerShape& shape,
+                              const Pattern& pattern, const Arithmetic& arithmetic) {
   shape.check();
   bool has_sparse = true;
   const auto cost = [&](size_t i) -> ProductTimes {
     const LayerShape& model = kModelShapes[i];
-    const ProductTimes times = measure(kind, model, pattern, arithmetic);
+    const ProductTimes times = measure(form, model, pattern, arithmetic);
     has_sparse = times.has_sparse();
-    const double weights = weights_packed(kind, model);
+    const double weights = weights_packed(form, model);
     return {times.dense / model.flops(), times.sparse / model.flops(), times.pack / weights,
-            times.dense_pack / weights};
+            times.dense_pack / weights, times.spread};
   };
   size_t upper = 0;
   while (upper < kModelShapes.size() && kModelShapes[upper].flops() < shape.flops()) ++upper;
@@ -306,11 +290,12 @@ ProductTimes Timings::predict(ProductKind kind, const LayerShape& shape, const P
   const double span = std::log(kModelShapes[high].flops() / kModelShapes[low].flops());
   const double at = span == 0.0 ? 0.0 : std::log(shape.flops() / kModelShapes[low].flops()) / span;
   const auto between = [&](double a, double b) { return a + (b - a) * at; };
-  const double weights = weights_packed(kind, shape);
+  const double weights = weights_packed(form, shape);
   return {between(below.dense, above.dense) * shape.flops(),
           has_sparse ? between(below.sparse, above.sparse) * shape.flops() : ProductTimes::kNever,
           between(below.pack, above.pack) * weights,
-          between(below.dense_pack, above.dense_pack) * weights};
+          between(below.dense_pack, above.dense_pack) * weights,
+          std::max(below.spread, above.spread)};
 }
 
 void Timings::load() {
@@ -325,13 +310,13 @@ void Timings::load() {
       has("weft", kVersion) && has("kernels", kKernelSpeeds) && has("cpu", cpu_name());
   if (!of_this || !root.contains("ms")) return;
   for (const auto& [key, value] : root["ms"].members()) {
-    const bool four_times = value.is_array() && value.size() == 4 &&
-                            std::all_of(value.begin(), value.end(), [](const Json& v) {
-                              return v.is_number() && v.get<double>() >= 0.0;
-                            });
-    if (!four_times) continue;
+    const bool five_numbers = value.is_array() && value.size() == 5 &&
+                              std::all_of(value.begin(), value.end(), [](const Json& v) {
+                                return v.is_number() && v.get<double>() >= 0.0;
+                              });
+    if (!five_numbers) continue;
     const ProductTimes times{value[0].get<double>(), value[1].get<double>(), value[2].get<double>(),
-                             value[3].get<double>()};
+                             value[3].get<double>(), value[4].get<double>()};
     if (times.dense > 0.0 && times.sparse > 0.0) known_[key] = times;
   }
 }
@@ -340,7 +325,7 @@ void Timings::save() const {
   if (path_.empty()) return;
   Json ms = Json::object();
   for (const auto& [key, times] : known_) {
-    ms.append(key, {times.dense, times.sparse, times.pack, times.dense_pack});
+    ms.append(key, {times.dense, times.sparse, times.pack, times.dense_pack, times.spread});
   }
   const std::string text =
       Json{{"cpu", cpu_name()}, {"kernels", kKernelSpeeds}, {"ms", ms}, {"weft", kVersion}}.dump(

@@ -2,16 +2,17 @@
 // Layers are predicted from a few shapes; a convolution is measured as it is, for there is no
 // telling one from another.
 //
-// Times depend on the CPU, the instruction set, the number of threads, the kind of product, the
+// Times depend on the CPU, the instruction set, the number of threads, the form of the product, the
 // pattern and the numbers. They are kept in one JSON file in the user's cache directory, which is
 // forgotten when weft's version, its kernels or the CPU change. A file that cannot be read or
-// written is no error: everything is measured again.
+// written is no error: everything is measured again. So are times with a wide spread, once per
+// process: they were taken on a busy machine.
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,34 +36,14 @@ struct LayerShape {
   void check() const;  // Error unless at least 1 each, and no matrix has more than 2^31 elements
   std::string str() const;  // "2048x768x3072"
   static LayerShape parse(std::string_view text);
+  friend bool operator==(const LayerShape&, const LayerShape&) = default;
 };
-
-// The three products. The second has two forms: from an operand that is N:M along outputs, and from
-// the ragged transpose of one that is not. The third, too: from a gradient that is N:M along
-// tokens, and from a dense one, but only where the mask of the weights keeps the result.
-enum class ProductKind : uint8_t {
-  kForward,
-  kBackwardData,
-  kBackwardDataRagged,
-  kBackwardWeight,
-  kBackwardWeightMasked
-};
-inline constexpr std::array kProductKinds = {
-    ProductKind::kForward, ProductKind::kBackwardData, ProductKind::kBackwardDataRagged,
-    ProductKind::kBackwardWeight, ProductKind::kBackwardWeightMasked};
-// Those with a packed operand, which convolutions have, too.
-inline constexpr std::array kPackedKinds = {ProductKind::kForward, ProductKind::kBackwardData,
-                                            ProductKind::kBackwardDataRagged,
-                                            ProductKind::kBackwardWeight};
-// "fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"
-std::string_view kind_name(ProductKind kind);
-Product product_of(ProductKind kind);
 
 // In which numbers operands are kept, in which they are multiplied, and how a sparse one lies.
 struct Arithmetic {
   Precision storage = Precision::kFp32;
-  Compute compute = Compute::kFp32;  // bf16 only of bf16, and on a tile unit
-  bool stream = false;               // for few tokens; only with fp32
+  Precision compute = Precision::kFp32;  // bf16 only of bf16, and on a tile unit
+  bool stream = false;                   // for few tokens; only with fp32
 
   PackLayout layout() const;  // of a sparse operand
   std::string str() const;    // "fp32", "fp32, stream", "bf16 in fp32", "bf16 on amx"
@@ -71,9 +52,9 @@ struct Arithmetic {
 // What this CPU can multiply operands of a precision in; fp32 first. With streams for few tokens
 // only if they are asked for.
 std::vector<Arithmetic> arithmetics(Precision storage, bool streams = false);
-// Whether a tile unit multiplies a sparse operand of this kind and pattern; of dense ones it takes
+// Whether a tile unit multiplies a sparse operand of this form and pattern; of dense ones it takes
 // all.
-bool has_tile_product(ProductKind kind, const Pattern& pattern);
+bool has_tile_product(const ProductForm& form, const Pattern& pattern);
 
 // In milliseconds.
 struct ProductTimes {
@@ -84,19 +65,24 @@ struct ProductTimes {
   double sparse = 0.0;  // without packing the sparse operand
   double pack = 0.0;  // the sparse operand, from weights and mask; or the kept entries, from a mask
   double dense_pack = 0.0;  // the dense operand, where it is packed once for several products
+  // Upper over lower quartile of what sparse takes of dense, without packing: 1 on a quiet machine.
+  double spread = 1.0;
 
   bool has_sparse() const { return sparse < kNever; }
+  // Measured beside other work: not to be relied on for long.
+  bool is_doubtful() const { return spread > 1.3; }
 };
 
 // The shapes on which predictions stand.
 std::span<const LayerShape> model_shapes();
 
-// Times both paths, taking turns: of dense the lower quartile of some samples (of three the least),
-// of the rest the median of what it takes of dense in the same turn. Operands are warm: who packs
-// weights that an optimiser has just been through pays more.
-ProductTimes measure_product(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
-                             const Arithmetic& arithmetic = {});
-ProductTimes measure_product(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
+// Times both paths, taking turns. Dense: lower quartile; others: median ratio to dense within a turn.
+// Up to four times as many turns while the spread is wide. Operands are warm: who packs weights that
+// an optimiser has just been through pays more.
+ProductTimes measure_product(const ProductForm& form, const LayerShape& shape,
+                             const Pattern& pattern, const Arithmetic& arithmetic = {});
+ProductTimes measure_product(const ProductForm& form, const ConvShape& shape,
+                             const Pattern& pattern);
 
 // Error unless there is an image, and no tensor of the convolution, nor the columns of an image,
 // has more than 2^31 elements.
@@ -114,15 +100,12 @@ class Timings {
   // token or eight inputs is another matter.
   static bool covers(const LayerShape& shape);
   // Interpolated between measured shapes, which are measured now if they are not known.
-  ProductTimes predict(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+  ProductTimes predict(const ProductForm& form, const LayerShape& shape, const Pattern& pattern,
                        const Arithmetic& arithmetic = {});
   // At the shape itself, measured now if it is not known.
-  ProductTimes measure(ProductKind kind, const LayerShape& shape, const Pattern& pattern,
+  ProductTimes measure(const ProductForm& form, const LayerShape& shape, const Pattern& pattern,
                        const Arithmetic& arithmetic = {});
-  ProductTimes measure(ProductKind kind, const ConvShape& shape, const Pattern& pattern);
-
-  // From here on a measurement that would begin while this is not 0 throws Stopped. Null: never.
-  void stop_when(const std::atomic<int>* stop) { stop_ = stop; }
+  ProductTimes measure(const ProductForm& form, const ConvShape& shape, const Pattern& pattern);
 
  private:
   // The times under this key, or those that `measure` finds.
@@ -132,10 +115,10 @@ class Timings {
   void save() const;
 
   std::filesystem::path path_;
-  const std::atomic<int>* stop_ = nullptr;
-  // "<isa>/<threads>/<kind>/<pattern>/<shape>", the shape as LayerShape::str() or
+  // "<isa>/<threads>/<form>/<pattern>/<shape>", the shape as LayerShape::str() or
   // ConvShape::spec(), and "/<arithmetic>" unless that is fp32 in panels
   std::map<std::string, ProductTimes> known_;
+  std::set<std::string> checked_;  // measured in this process, however doubtful they are still
 };
 
 }  // namespace weft

@@ -10,7 +10,7 @@
 #include "weft/core/aligned_buffer.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
-#include "weft/kernel/dense/dense.h"
+#include "weft/kernel/kernels.h"
 #include "weft/prune/double_product.h"
 
 namespace weft {
@@ -170,7 +170,11 @@ class PanelSolver {
     const MatrixView<const Real> g(scaled_.data(), g_.rows, g_.cols);
     const MatrixView<Real> product(product_.data(), count, w_.cols);
     if constexpr (std::is_same_v<Real, float>) {
-      dense_forward(step, g, nullptr, 0.0F, product);  // g is symmetric
+      LinearCall call;
+      call.activations = step;
+      call.dense = g;  // symmetric
+      call.result = product;
+      weft::multiply(call);
     } else {
       std::fill_n(product_.data(), count * w_.cols, 0.0);
       add_product(1.0, step, g, product);

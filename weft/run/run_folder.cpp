@@ -14,6 +14,7 @@
 
 #include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
+#include "weft/core/median.h"
 #include "weft/core/parallel.h"
 #include "weft/core/regular_file.h"
 #include "weft/core/text.h"
@@ -180,13 +181,13 @@ RunOptions resume_options(const fs::path& folder) {
   return options;
 }
 
-std::vector<double> read_step_seconds(const fs::path& path, int64_t steps) {
+std::vector<StepSeconds> read_step_seconds(const fs::path& path, int64_t steps) {
   const std::string name = shown(path);
   std::error_code failure;
   std::ifstream stream;
   if (fs::is_regular_file(path, failure)) stream.open(path, std::ios::binary);
   WEFT_CHECK(stream.is_open(), "{}: cannot be read", name);
-  std::vector<double> seconds;
+  std::vector<StepSeconds> seconds;
   std::vector<char> text(kMostLineBytes + 1);
   for (int64_t line = 1; !stream.eof(); ++line) {  // of a long run, gigabytes
     const std::string where = fmt::format("{}:{}", name, line);
@@ -204,11 +205,20 @@ std::vector<double> read_step_seconds(const fs::path& path, int64_t steps) {
                "{}: 'step_ms' is no time", where);
     WEFT_CHECK(static_cast<int64_t>(seconds.size()) < steps,
                "{}: one step more than the {} that the run took", where, steps);
-    seconds.push_back(1e-3 * entry["step_ms"].get<double>());
+    const bool measuring = entry.contains("measuring") && entry["measuring"] == true;
+    seconds.push_back({1e-3 * entry["step_ms"].get<double>(), measuring});
   }
   WEFT_CHECK(static_cast<int64_t>(seconds.size()) == steps, "{}: has {} steps, and the run took {}",
              name, seconds.size(), steps);
   return seconds;
+}
+
+std::optional<double> typical_seconds(std::span<const StepSeconds> steps) {
+  std::vector<double> counted;
+  for (const StepSeconds& step : steps) {
+    if (!step.measuring) counted.push_back(step.seconds);
+  }
+  return counted.empty() ? std::nullopt : std::optional(median(counted));
 }
 
 bool ends_with_evaluation(const fs::path& path, int64_t step) {

@@ -65,9 +65,16 @@ Json read_run_record(const std::filesystem::path& folder);
 // The options of a run, as its run.json has them, with the number of threads that it ran on.
 RunOptions resume_options(const std::filesystem::path& folder);
 
-// The times of all steps of a run. Throws Error that names the file and the line if it does not
-// have every step once, in order.
-std::vector<double> read_step_seconds(const std::filesystem::path& path, int64_t steps);
+// How long a step of a run took. One in which the planner measured computed more than others.
+struct StepSeconds {
+  double seconds = 0.0;
+  bool measuring = false;
+};
+// Of all steps of a run. Throws Error that names the file and the line if it does not have every
+// step once, in order.
+std::vector<StepSeconds> read_step_seconds(const std::filesystem::path& path, int64_t steps);
+// The median of the steps in which nothing was measured; nothing if there is none.
+std::optional<double> typical_seconds(std::span<const StepSeconds> steps);
 
 // Whether the last line of metrics.jsonl is the evaluation of this step.
 bool ends_with_evaluation(const std::filesystem::path& path, int64_t step);

@@ -46,16 +46,19 @@ bool is_done(const std::filesystem::path& folder) {
 }
 
 // The time of a whole run: medians of short stretches, so that a moment's disturbance does not
-// count, and summed, so that every phase of it does.
+// count, and summed, so that every phase of it does. Steps in which the planner measured are taken
+// to last as long as the others of their stretch, or of the run.
 double run_seconds(const std::filesystem::path& folder, int64_t steps) {
-  const std::vector<double> all = read_step_seconds(folder / "metrics.jsonl", steps);
+  const std::vector<StepSeconds> all = read_step_seconds(folder / "metrics.jsonl", steps);
   constexpr size_t kStretch = 4 * kStepsPerTurn;
+  std::vector<double> every;
+  for (const StepSeconds& step : all) every.push_back(step.seconds);
+  const double usual = typical_seconds(all).value_or(median(every));
   double sum = 0.0;
   for (size_t begin = 0; begin < all.size(); begin += kStretch) {
     const size_t end = std::min(begin + kStretch, all.size());
-    const std::vector<double> stretch(all.begin() + static_cast<int64_t>(begin),
-                                      all.begin() + static_cast<int64_t>(end));
-    sum += median(stretch) * static_cast<double>(stretch.size());
+    sum += typical_seconds(std::span(all).subspan(begin, end - begin)).value_or(usual) *
+           static_cast<double>(end - begin);
   }
   return sum;
 }
@@ -150,9 +153,10 @@ std::vector<std::string> flips_of(const std::vector<CompareEntry>& entries, cons
 // The runs of one seed, those that are not done, and all dense runs that they take turns with.
 class SeedRuns {
  public:
+  // Throws Stopped if `stop` is set before all have begun.
   SeedRuns(const std::filesystem::path& folder, const CompareOptions& options, int64_t seed,
-           const Turns& turns, const TrainerSetup& setup)
-      : folder_(folder), setup_(setup) {
+           const Turns& turns, const TrainerSetup& setup, const std::atomic<int>* stop)
+      : folder_(folder), setup_(setup), stop_(stop) {
     const std::vector<CompareEntry> entries = compare_entries(options);
     std::set<std::string> dense;
     for (const CompareEntry& entry : entries) {
@@ -198,6 +202,7 @@ class SeedRuns {
 
  private:
   void add(const std::string& name, const RunOptions& wanted) {
+    if (stop_ != nullptr && *stop_ != 0) throw Stopped();
     const auto where = folder_ / name;
     all_steps_ += wanted.steps;
     std::error_code failure;
@@ -214,6 +219,7 @@ class SeedRuns {
 
   std::filesystem::path folder_;
   TrainerSetup setup_;
+  const std::atomic<int>* stop_;
   std::shared_ptr<BatchSource> source_;
   std::deque<Trainer> trainers_;
   int64_t all_steps_ = 0;
@@ -300,15 +306,14 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
     turns.assign(entries, options.run.seed + seed);
   try {
     for (int64_t seed = 0; seed < options.seeds; ++seed) {
-      planner->stop_when(stop);  // until a step is taken: afterwards there is something to save
-      SeedRuns runs(folder, options, seed, turns, {listener, planner});
-      planner->stop_when(nullptr);
+      SeedRuns runs(folder, options, seed, turns, {listener, planner}, stop);
       runs.take_turns(stop, [&] {
         const auto all = static_cast<double>(runs.all_steps());
         const double done = 1.0 - static_cast<double>(runs.steps_left()) / all;
         progress((static_cast<double>(seed) + done) / static_cast<double>(options.seeds));
       });
       if (!runs.finish(stop)) return std::nullopt;
+      planner->drop_trials();  // of layers that are gone
     }
   } catch (const Stopped&) {
     return std::nullopt;

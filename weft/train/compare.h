@@ -44,9 +44,9 @@ struct CompareResult {
 // Where a run of a comparison lies below its folder: "s-ste-2of4-seed1".
 std::string run_folder_name(const std::string& recipe, const std::string& pattern, int64_t seed);
 
-// Goes on until all is done, or `stop` is set, which is looked at between measurements of the
-// planner, between steps and between batches of evaluations: then nothing is returned, and a later
-// call with the same options goes on. `progress` hears the share of the steps that is done. Throws
+// Goes on until all is done, or `stop` is set, which is looked at before every run begins, between
+// steps and between batches of evaluations: then nothing is returned, and a later call with the same
+// options goes on. `progress` hears the share of the steps that is done. Throws
 // Error if the folder has runs with other options.
 std::optional<CompareResult> compare(const std::filesystem::path& folder,
                                      const CompareOptions& options, const std::atomic<int>* stop,

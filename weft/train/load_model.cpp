@@ -90,6 +90,7 @@ RunParts load_model(const std::filesystem::path& folder, const std::string& data
   auto planner = std::make_shared<Planner>();
   const std::string name = printable(folder.string(), 4096) + "/run.json";
   remember_plan(*planner, record["plan"], name);
+  planner->apply_at_once();  // the trained layers count their steps from 0
   const Sparsity promises = Sparsity::from_metadata(file.metadata, file.name);
   sparsify(*parts.model,
            plan_of(promises, transposable_layers(record, name), parts.options, planner));

@@ -191,7 +191,7 @@ Json layers_json(const std::vector<PlannedLayer>& layers) {
     if (layer.plan) {
       for (const Product product : kProducts) {
         const ProductPlan& one = (*layer.plan)[product];
-        Json& planned = entry[kind_name(one.kind)];
+        Json& planned = entry[one.form.name()];
         planned = {{"choice", choice_name(one.choice)}, {"reason", one.reason()}};
         if (!one.note.empty()) planned["arithmetic"] = one.note;
       }

@@ -29,11 +29,13 @@ Json json_of(const LayerTelemetry& t, LayerModule& layer, bool costly) {
   return entry;
 }
 
-// Which of the three ran sparse.
-void note_products(const LayerTelemetry& t, std::set<std::string>& products) {
+// Which of the three ran sparse, by choice or while that was open.
+void note_products(const LayerTelemetry& t, ModelTelemetry& all) {
   for (const Product product : kProducts) {
-    const std::optional<Way>& way = t.products[static_cast<size_t>(product)];
-    if (way && way->sparse) products.insert(std::string(product_name(product)));
+    const auto i = static_cast<size_t>(product);
+    if (!t.products[i] || !t.products[i]->sparse) continue;
+    (t.chosen[i] ? all.sparse_products : all.open_products)
+        .insert(std::string(product_name(product)));
   }
 }
 
@@ -62,7 +64,8 @@ ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<LayerMod
     changed += static_cast<double>(t.changed_bits);
     const bool counted = had_masks(layer->settings(), layer->state().step) || t.changed_bits > 0;
     if (counted) compared += weights;
-    note_products(t, all.sparse_products);
+    note_products(t, all);
+    all.measured |= t.measured;
     all.layers.append(name, json_of(t, *layer, costly));
   }
   if (all.weights == 0) return all;

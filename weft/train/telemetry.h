@@ -20,7 +20,9 @@ struct ModelTelemetry {
   double flip_rate = 0.0;  // changed mask bits per weight, of layers with a mask before and after
   LayerTimes times;        // of all layers
   std::set<std::string> sparse_products;
-  Json layers = Json::object();  // by name, those with a recipe
+  std::set<std::string> open_products;  // that ran sparse while the planner had not decided
+  bool measured = false;                // products were computed on every way
+  Json layers = Json::object();         // by name, those with a recipe
 };
 
 ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<LayerModule>>& layers,

@@ -10,7 +10,6 @@
 
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/core/atomic_file.h"
-#include "weft/core/median.h"
 #include "weft/core/parallel.h"
 #include "weft/core/same_file.h"
 #include "weft/core/text.h"
@@ -65,6 +64,18 @@ uint64_t file_bytes(const std::filesystem::path& path) {
   const auto bytes = std::filesystem::file_size(path, failure);
   return failure ? 0 : bytes;
 }
+
+// The planner decides nothing while this is in scope.
+class Preview {
+ public:
+  explicit Preview(Planner& planner) : planner_(planner) { planner_.preview(true); }
+  ~Preview() { planner_.preview(false); }
+  Preview(const Preview&) = delete;
+  Preview& operator=(const Preview&) = delete;
+
+ private:
+  Planner& planner_;
+};
 
 }  // namespace
 
@@ -145,32 +156,52 @@ struct Trainer::State {
     record["layers"] = layers_json(layers);
   }
 
-  // An empty pass shows every layer the size of its input, so that all is planned before the first
-  // step, and a user sees it.
-  void plan_layers() {
+  // A pass without a step: a model that does not fit its data shows before anything is written, and
+  // layers that begin sparse have their masks.
+  void rehearse() {
     const torch::NoGradGuard no_grad;
     const int64_t samples = parts.options.batch / parts.options.accumulate;
     std::vector<int64_t> first(static_cast<size_t>(samples));
     order.fill(0, first);
     parts.model->eval();
-    parts.model->forward(parts.source->train_batch(first, 0).inputs);
-    parts.model->train();
-    for (PlannedLayer& layer : layers) {
-      const auto found = named_layers.find(layer.report.name);
-      if (found != named_layers.end()) layer.plan = found->second->sparse_plan();
+    const Batch batch = parts.source->train_batch(first, 0);
+    {
+      const Preview preview(*planner);
+      parts.model->forward(batch.inputs);
     }
+    parts.model->train();
     // What the next step is compared with.
     if (dense_flips)
       position.step == 0 ? dense_flips->begin() : dense_flips->restore(position.step);
   }
 
+  // After a step: what has been measured long enough is decided, and on disk before the next step
+  // follows it.
+  void settle_plan() {
+    planner->settle(position.step);
+    if (planner->revision() == revision_told) return;
+    revision_told = planner->revision();
+    std::vector<PlannedLayer> changed;
+    for (PlannedLayer& layer : layers) {
+      const auto found = named_layers.find(layer.report.name);
+      if (found == named_layers.end()) continue;
+      std::optional<LayerPlan> plan = found->second->sparse_plan();
+      if (!plan || !plan->is_decided() || (layer.plan && plan->has_paths_of(*layer.plan))) continue;
+      layer.plan = std::move(plan);
+      changed.push_back(layer);
+    }
+    record["layers"] = layers_json(layers);
+    write_record();
+    if (listener != nullptr && !changed.empty()) listener->on_plan(changed);
+  }
+
   // Before anything depends on new choices of the planner, they are written down.
   void record_choices() {
-    if (planner->decisions() != decisions_written) write_record();
+    if (planner->revision() != revision_written) write_record();
   }
 
   void write_record() {
-    decisions_written = planner->decisions();
+    revision_written = planner->revision();
     record["plan"] = Json::parse(planner->saved(), "plan");
     if (!record.contains("layers")) record["layers"] = layers_json(layers);
     write_file_atomically(folder->record(), record.dump(2) + "\n");
@@ -333,8 +364,12 @@ struct Trainer::State {
     report.density = telemetry.density;
     position.flips += report.flip_rate;
     position.train_seconds += report.seconds;
+    // What ran sparse while nothing was decided says something only of a run that ends so.
     position.products.insert(telemetry.sparse_products.begin(), telemetry.sparse_products.end());
-    record_choices();
+    if (position.step == parts.options.steps) {
+      position.products.insert(telemetry.open_products.begin(), telemetry.open_products.end());
+    }
+    settle_plan();
     Json line{{"step", report.step},
               {"loss", report.loss},
               {"learning_rate", report.learning_rate},
@@ -355,6 +390,7 @@ struct Trainer::State {
                 {"bwd_w", ms(telemetry.times.products[2])}}},
               {"layers", telemetry.layers}};
     if (dense_flips) line.append("dense_flips", counted);
+    if (telemetry.measured) line.append("measuring", true);
     metrics->add(line);
     if (listener != nullptr) listener->on_step(report);
   }
@@ -396,13 +432,15 @@ struct Trainer::State {
     return counted == 0 ? 0.0 : position.flips / static_cast<double>(counted);
   }
 
-  // The median, or the mean if somebody has cut the metrics: no reason to lose a run.
+  // The median; or the mean, if all steps were measured, or somebody has cut the metrics: no reason to
+  // lose a run.
   double typical_step_seconds() {
+    const double mean = position.train_seconds / static_cast<double>(position.step);
     try {
-      return median(read_step_seconds(folder->metrics(), position.step));
+      return typical_seconds(read_step_seconds(folder->metrics(), position.step)).value_or(mean);
     } catch (const Error& error) {
       note(error.what());
-      return position.train_seconds / static_cast<double>(position.step);
+      return mean;
     }
   }
 
@@ -502,7 +540,8 @@ struct Trainer::State {
   RunPosition position;
   Json record;
   uint32_t data_checksum = 0;
-  size_t decisions_written = 0;
+  int64_t revision_written = 0;
+  int64_t revision_told = -1;  // to the listener, and in the layers of the record
 };
 
 RunParts make_parts(const RunOptions& options) {
@@ -559,7 +598,7 @@ Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
   }
   // What can be wrong with the options shows before anything is written.
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, nullptr, "");
-  state->plan_layers();
+  state->rehearse();
   if (state->init) {
     for (const std::string& line :
          lost_promises(state->parts.options, *state->init, state->layers, *state->parts.model)) {
@@ -585,7 +624,7 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
              state->folder->checkpoints().empty()
                  ? "no checkpoint is left, and without one the weights of --init are gone"
                  : "no checkpoint can be used: see the lines before");
-  state->plan_layers();
+  state->rehearse();
   state->metrics.emplace(state->folder->metrics(), state->position.metrics_bytes);
   if (state->metrics->bytes() < state->position.metrics_bytes) {
     state->note(

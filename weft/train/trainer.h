@@ -58,6 +58,8 @@ class TrainerListener {
   // While it is evaluated: so many samples of all are done.
   virtual void on_evaluating(int64_t /*done*/, int64_t /*all*/) {}
   virtual void on_note(const std::string&) {}  // what a user should know
+  // How the products of these layers run from the next step on: it has been decided, or changed.
+  virtual void on_plan(const std::vector<PlannedLayer>&) {}
 };
 
 struct TrainerSetup {

@@ -1,27 +1,26 @@
 // The products of a convolution against a direct one in double: six loops that know nothing of
 // columns, panels or taps in order. Stride, padding, dilation, groups, odd shapes; every
-// instruction set, any number of threads; NaN and infinity; wrong calls.
+// instruction set, any number of threads; NaN and infinity. Wrong calls: wrong_conv_calls_test.cpp.
 #include <gtest/gtest.h>
 
 #include <array>
-#include <functional>
 #include <optional>
 
+#include "tests/conv_terms.h"
 #include "tests/products.h"
 #include "weft/kernel/conv/im2col.h"
 #include "weft/kernel/conv/sparse_conv.h"
-#include "weft/kernel/sparse.h"
 #include "weft/plan/timings.h"
 
 namespace weft::test {
 namespace {
 
 struct Conv {
-  ProductKind product = ProductKind::kForward;
+  ProductForm form = Product::kForward;
   ConvShape shape;
   Pattern pattern{2, 4};
   PackTile tile{16, 32};
-  ValueType value_type = ValueType::kF32;
+  Precision value_type = Precision::kFp32;
   Data data = Data::kIntegers;
   Fill fill = Fill::kFull;
   bool bias = false;  // of the forward product only
@@ -33,64 +32,13 @@ struct Conv {
     return fmt::format(
         "{} {} {}, {} x {} x {} x {} to {} channels, kernel {} x {}, stride {} x {}, padding {} x "
         "{}, dilation {} x {}, {} groups, tile {} x {}, {}{}{}{}, seed {} stream {}",
-        kind_name(product), pattern.str(), value_type == ValueType::kF32 ? "fp32" : "bf16",
-        s.images, s.ins, s.height, s.width, s.outs, s.kernel_h, s.kernel_w, s.stride_h, s.stride_w,
-        s.pad_h, s.pad_w, s.dilation_h, s.dilation_w, s.groups, tile.depth, tile.width,
+        form.name(), pattern.str(), precision_name(value_type), s.images, s.ins, s.height, s.width,
+        s.outs, s.kernel_h, s.kernel_w, s.stride_h, s.stride_w, s.pad_h, s.pad_w, s.dilation_h,
+        s.dilation_w, s.groups, tile.depth, tile.width,
         data == Data::kIntegers ? "integers" : "floats", fill == Fill::kFull ? "" : ", not full",
         bias ? ", bias" : "", beta == 0 ? "" : ", beta 1", test_seed(), stream);
   }
 };
-
-ConvShape conv_shape(int64_t images, int64_t ins, int64_t height, int64_t width, int64_t outs,
-                     int64_t kernel_h, int64_t kernel_w) {
-  ConvShape s;
-  s.images = images;
-  s.ins = ins;
-  s.height = height;
-  s.width = width;
-  s.outs = outs;
-  s.kernel_h = kernel_h;
-  s.kernel_w = kernel_w;
-  return s;
-}
-
-// Where elements lie in the tensors of a convolution.
-int64_t input_at(const ConvShape& s, int64_t n, int64_t c, int64_t y, int64_t x) {
-  return ((n * s.ins + c) * s.height + y) * s.width + x;
-}
-int64_t output_at(const ConvShape& s, int64_t n, int64_t o, int64_t y, int64_t x) {
-  return ((n * s.outs + o) * s.out_height() + y) * s.out_width() + x;
-}
-
-// One multiplication of a convolution, by the indices of its three elements.
-struct Term {
-  int64_t input, weight, output;
-  int64_t out, image, position;
-};
-
-void for_each_term(const ConvShape& s, const std::function<void(const Term&)>& body) {
-  const int64_t ins = s.ins / s.groups, outs = s.outs / s.groups;
-  for (int64_t n = 0; n < s.images; ++n) {
-    for (int64_t o = 0; o < s.outs; ++o) {
-      for (int64_t oy = 0; oy < s.out_height(); ++oy) {
-        for (int64_t ox = 0; ox < s.out_width(); ++ox) {
-          for (int64_t i = 0; i < ins; ++i) {
-            for (int64_t ky = 0; ky < s.kernel_h; ++ky) {
-              for (int64_t kx = 0; kx < s.kernel_w; ++kx) {
-                const int64_t iy = oy * s.stride_h + ky * s.dilation_h - s.pad_h;
-                const int64_t ix = ox * s.stride_w + kx * s.dilation_w - s.pad_w;
-                if (iy < 0 || iy >= s.height || ix < 0 || ix >= s.width) continue;
-                body({input_at(s, n, o / outs * ins + i, iy, ix),
-                      ((o * ins + i) * s.kernel_h + ky) * s.kernel_w + kx,
-                      output_at(s, n, o, oy, ox), o, n, oy * s.out_width() + ox});
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-}
 
 // [outs, group_ins * taps], N:M along the inputs of each tap, and along the outputs of a group too
 // if it is transposable.
@@ -164,21 +112,18 @@ class ConvProblem {
 
   void repack(PackTile tile) {
     PanelOptions options = {conv_.pattern, tile, conv_.value_type};
-    switch (conv_.product) {
-      case ProductKind::kForward:
+    switch (conv_.form.product) {
+      case Product::kForward:
         packed_ = pack_conv(sparse_.data(), mask_, conv_.shape, options);
         break;
-      case ProductKind::kBackwardDataRagged:
-        options.ragged = true;
-        options.pattern = Pattern(conv_.pattern.keep(), conv_.pattern.group());
-        [[fallthrough]];
-      case ProductKind::kBackwardData:
+      case Product::kBackwardData:
+        options.ragged = conv_.form.ragged;
+        if (options.ragged) options.pattern = Pattern(conv_.pattern.keep(), conv_.pattern.group());
         packed_ = pack_conv_transposed(sparse_.data(), mask_, conv_.shape, options);
         break;
-      case ProductKind::kBackwardWeight:
+      case Product::kBackwardWeight:
         packed_ = pack_conv_gradient(sparse_.data(), mask_, conv_.shape, options);
         break;
-      case ProductKind::kBackwardWeightMasked: break;  // not of convolutions
     }
   }
 
@@ -189,17 +134,15 @@ class ConvProblem {
   }
 
   void run(TestMatrix& y) const {
-    switch (conv_.product) {
-      case ProductKind::kForward:
+    switch (conv_.form.product) {
+      case Product::kForward:
         return sparse_conv_forward(conv_.shape, dense_.data(), packed_,
                                    conv_.bias ? bias_.data() : nullptr, conv_.beta, y.data());
-      case ProductKind::kBackwardData:
-      case ProductKind::kBackwardDataRagged:
+      case Product::kBackwardData:
         return sparse_conv_backward_data(conv_.shape, dense_.data(), packed_, conv_.beta, y.data());
-      case ProductKind::kBackwardWeight:
+      case Product::kBackwardWeight:
         return sparse_conv_backward_weight(conv_.shape, packed_, dense_.data(), conv_.beta,
                                            y.data());
-      case ProductKind::kBackwardWeightMasked: break;
     }
   }
   std::vector<uint32_t> result() const {
@@ -236,15 +179,12 @@ class ConvProblem {
   std::string input_damage() const { return dense_.damage() + bias_.damage() + sparse_.damage(); }
 
  private:
-  bool weight_product() const { return conv_.product == ProductKind::kBackwardWeight; }
-  bool backward_data() const {
-    return conv_.product == ProductKind::kBackwardData ||
-           conv_.product == ProductKind::kBackwardDataRagged;
-  }
+  bool weight_product() const { return conv_.form.product == Product::kBackwardWeight; }
+  bool backward_data() const { return conv_.form.product == Product::kBackwardData; }
 
   Mask draw_the_mask() {
     if (weight_product()) return draw_gradient_mask(conv_, dice_);
-    return draw_filter_mask(conv_, conv_.product == ProductKind::kBackwardData, dice_);
+    return draw_filter_mask(conv_, backward_data() && !conv_.form.ragged, dice_);
   }
 
   // Of element i of the sparse operand: weights [outs, group_ins, kh, kw] or g [images, outs, h,
@@ -257,7 +197,7 @@ class ConvProblem {
   }
   double value(int64_t i) const {
     const float v = sparse_.at(0, i);
-    return conv_.value_type == ValueType::kF32 ? v : bf16_to_float(float_to_bf16(v));
+    return conv_.value_type == Precision::kFp32 ? v : bf16_to_float(float_to_bf16(v));
   }
 
   Conv conv_;
@@ -288,10 +228,10 @@ void expect_right(const ConvProblem& problem) {
 
 // ---- right
 
-class ConvProducts : public ::testing::TestWithParam<ProductKind> {};
+class ConvProducts : public ::testing::TestWithParam<ProductForm> {};
 
-INSTANTIATE_TEST_SUITE_P(All, ConvProducts, ::testing::ValuesIn(kPackedKinds),
-                         [](const auto& info) { return std::string(kind_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, ConvProducts, ::testing::ValuesIn(kPackedForms),
+                         [](const auto& info) { return info.param.name(); });
 
 bool possible(const ConvShape& s) {
   return s.height + 2 * s.pad_h > s.dilation_h * (s.kernel_h - 1) &&
@@ -310,7 +250,7 @@ TEST_P(ConvProducts, AreRight) {
         for (const int64_t stride_w : {1, 2, 3}) {
           Dice dice(++stream);
           Conv conv;
-          conv.product = GetParam();
+          conv.form = GetParam();
           conv.stream = stream;
           ConvShape& s = conv.shape;
           do {
@@ -326,10 +266,10 @@ TEST_P(ConvProducts, AreRight) {
           } while (!possible(s));
           conv.pattern = patterns[static_cast<size_t>(dice.below(4))];
           conv.tile = tiles[static_cast<size_t>(dice.below(4))];
-          conv.value_type = dice.below(4) > 0 ? ValueType::kF32 : ValueType::kBf16;
+          conv.value_type = dice.below(4) > 0 ? Precision::kFp32 : Precision::kBf16;
           conv.data = dice.coin() ? Data::kIntegers : Data::kFloats;
           conv.fill = dice.coin() ? Fill::kFull : Fill::kPartly;
-          conv.bias = conv.product == ProductKind::kForward && dice.coin();
+          conv.bias = conv.form.product == Product::kForward && dice.coin();
           conv.beta = dice.coin() ? 1.0f : 0.0f;
           expect_right(ConvProblem(conv));
           if (HasFatalFailure()) return;
@@ -365,12 +305,12 @@ TEST_P(ConvProducts, AreRightForEveryParameterAlone) {
     for (const Pattern& pattern : {Pattern(2, 4), Pattern(2, 4, 2)}) {
       for (const Data data : {Data::kIntegers, Data::kFloats}) {
         Conv conv;
-        conv.product = GetParam();
+        conv.form = GetParam();
         conv.shape = shape;
         conv.pattern = pattern;
         conv.data = data;
         conv.beta = stream % 2 == 0 ? 1.0f : 0.0f;
-        conv.bias = conv.product == ProductKind::kForward && stream % 3 == 0;
+        conv.bias = conv.form.product == Product::kForward && stream % 3 == 0;
         conv.stream = ++stream;
         expect_right(ConvProblem(conv));
         if (HasFatalFailure()) return;
@@ -383,7 +323,7 @@ TEST_P(ConvProducts, AreRightForEveryParameterAlone) {
 // parts.
 TEST_P(ConvProducts, AreRightForLargeImages) {
   Conv conv;
-  conv.product = GetParam();
+  conv.form = GetParam();
   conv.shape = conv_shape(2, 3, 51, 49, 5, 2, 3);
   conv.shape.pad_w = 1;
   conv.tile = {96, 64};
@@ -396,11 +336,11 @@ TEST_P(ConvProducts, AreRightWithoutImages) {
   for (const float beta : {0.0f, 1.0f}) {
     for (const int64_t groups : {1, 2}) {
       Conv conv;
-      conv.product = GetParam();
+      conv.form = GetParam();
       conv.shape = conv_shape(0, 8, 5, 6, 4, 3, 3);
       conv.shape.groups = groups;
       conv.beta = beta;
-      conv.bias = conv.product == ProductKind::kForward;
+      conv.bias = conv.form.product == Product::kForward;
       conv.stream = 3000;
       expect_right(ConvProblem(conv));
     }
@@ -416,14 +356,14 @@ TEST_P(ConvProducts, DoNotDependOnThreadsOrTiles) {
     for (const int64_t groups : {1, 2}) {
       for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4), Pattern(2, 4, 2)}) {
         Conv conv;
-        conv.product = GetParam();
+        conv.form = GetParam();
         conv.shape = conv_shape(images, 16, 10, 11, 20, 3, 3);
         conv.shape.groups = groups;
         conv.shape.pad_h = conv.shape.pad_w = 1;
         conv.pattern = pattern;
         conv.data = Data::kFloats;
         conv.beta = 1;
-        conv.bias = conv.product == ProductKind::kForward;
+        conv.bias = conv.form.product == Product::kForward;
         conv.stream = ++stream;
         ConvProblem problem(conv);
         for_each_isa([&](const std::string& isa) {
@@ -456,7 +396,7 @@ TEST_P(ConvProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
   for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4), Pattern(2, 4, 2)}) {
     for (const int64_t stride : {1, 2}) {
       Conv conv;
-      conv.product = GetParam();
+      conv.form = GetParam();
       conv.shape = conv_shape(2, 16, 5, 6, 12, 3, 3);
       conv.shape.groups = 2;
       conv.shape.pad_h = conv.shape.pad_w = 1;
@@ -494,166 +434,12 @@ TEST_P(ConvProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
   }
 }
 
-// ---- wrong calls
-
-// One field after the other, beside what dense_conv_test.cpp asks of the messages.
-TEST(ConvShapes, RefuseWhatIsImpossibleInAnyField) {
-  const ConvShape good = conv_shape(2, 8, 9, 13, 4, 3, 5);
-  const auto accepts = [&](int64_t ConvShape::*field, int64_t value) {
-    ConvShape s = good;
-    s.*field = value;
-    return message_of([&] { s.check(); }) == "(no Error)";
-  };
-  for (const auto field :
-       {&ConvShape::images, &ConvShape::ins, &ConvShape::outs, &ConvShape::height,
-        &ConvShape::width, &ConvShape::kernel_h, &ConvShape::kernel_w, &ConvShape::stride_h,
-        &ConvShape::stride_w, &ConvShape::pad_h, &ConvShape::pad_w, &ConvShape::dilation_h,
-        &ConvShape::dilation_w, &ConvShape::groups}) {
-    EXPECT_TRUE(accepts(field, good.*field));
-    for (const int64_t value : {int64_t{-1}, INT64_MIN, INT64_MAX, int64_t{1} << 40}) {
-      EXPECT_FALSE(accepts(field, value)) << value;
-    }
-    const bool may_be_zero =
-        field == &ConvShape::images || field == &ConvShape::pad_h || field == &ConvShape::pad_w;
-    EXPECT_EQ(accepts(field, 0), may_be_zero);
-  }
-}
-
-struct Calls {
-  ConvShape shape = conv_shape(1, 8, 4, 4, 4, 3, 3);
-  Mask weight_mask = Mask(4, 8 * 9);
-  Mask gradient_mask = Mask(4, 2 * 2);
-  std::vector<float> weights = std::vector<float>(4 * 8 * 9), g = std::vector<float>(4 * 4),
-                     x = std::vector<float>(8 * 16);
-  PanelOptions options{Pattern(2, 4), {16, 32}, ValueType::kF32, false, 0};
-  PackedConv w = pack_conv(weights.data(), weight_mask, shape, options);
-  PackedConv wt = pack_conv_transposed(weights.data(), weight_mask, shape, options);
-  PackedConv gt = pack_conv_gradient(g.data(), gradient_mask, shape, options);
-
-  void forward(const ConvShape& s) { sparse_conv_forward(s, x.data(), w, nullptr, 0, g.data()); }
-  void data(const ConvShape& s) { sparse_conv_backward_data(s, g.data(), wt, 0, x.data()); }
-  void weight(const ConvShape& s) {
-    sparse_conv_backward_weight(s, gt, x.data(), 0, weights.data());
-  }
-};
-
-TEST(WrongConvCalls, SayWhatIsWrong) {
-  Calls calls;
-  EXPECT_EQ(message_of([&] { calls.forward(calls.shape); }), "(no Error)");
-  EXPECT_EQ(message_of([&] { calls.data(calls.shape); }), "(no Error)");
-  EXPECT_EQ(message_of([&] { calls.weight(calls.shape); }), "(no Error)");
-  ConvShape other = calls.shape;
-  other.ins = 12;
-  EXPECT_EQ(message_of([&] { calls.forward(other); }),
-            "a packed matrix of 4 x 72 where the convolution takes 4 x 108");
-  EXPECT_EQ(message_of([&] { calls.data(other); }),
-            "a packed matrix of 72 x 4 where the convolution takes 108 x 4");
-  other = calls.shape;
-  other.images = 2;
-  EXPECT_EQ(message_of([&] { calls.weight(other); }),
-            "a packed matrix of 4 x 4 where the convolution takes 4 x 8");
-  other = calls.shape;
-  other.groups = 2;
-  EXPECT_EQ(message_of([&] { calls.forward(other); }),
-            "1 packed matrices for a convolution of 2 groups");
-  const float half = 0.5f;
-  EXPECT_EQ(message_of([&] {
-              sparse_conv_forward(calls.shape, calls.x.data(), calls.w, nullptr, half,
-                                  calls.g.data());
-            }),
-            "beta 0.5: accepted are 0 and 1");
-  EXPECT_EQ(message_of([&] {
-              sparse_conv_backward_data(calls.shape, calls.g.data(), calls.wt, half,
-                                        calls.x.data());
-            }),
-            "beta 0.5: accepted are 0 and 1");
-  EXPECT_EQ(message_of([&] {
-              sparse_conv_backward_weight(calls.shape, calls.gt, calls.x.data(), half,
-                                          calls.weights.data());
-            }),
-            "beta 0.5: accepted are 0 and 1");
-}
-
-// Before any size is worked out of them: some divide.
-TEST(WrongConvCalls, RefuseImpossibleShapes) {
-  Calls calls;
-  for (const auto size : {&ConvShape::groups, &ConvShape::stride_h, &ConvShape::stride_w}) {
-    ConvShape wrong = calls.shape;
-    wrong.*size = 0;
-    const std::string message = message_of([&] { wrong.check(); });
-    EXPECT_EQ(message_of([&] { calls.forward(wrong); }), message);
-    EXPECT_EQ(message_of([&] { calls.data(wrong); }), message);
-    EXPECT_EQ(message_of([&] { calls.weight(wrong); }), message);
-    const auto packed = [&](auto pack, const auto& values, const Mask& mask) {
-      return message_of([&] { pack(values.data(), mask, wrong, calls.options); });
-    };
-    EXPECT_EQ(packed(pack_conv, calls.weights, calls.weight_mask), message);
-    EXPECT_EQ(packed(pack_conv_transposed, calls.weights, calls.weight_mask), message);
-    EXPECT_EQ(packed(pack_conv_gradient, calls.g, calls.gradient_mask), message);
-  }
-}
-
-TEST(WrongConvCalls, RefuseNull) {
-  Calls calls;
-  float* const none = nullptr;
-  float* const some = calls.x.data();
-  const ConvShape& s = calls.shape;
-  const auto forward = [&](float* x, float* y) {
-    return message_of([&] { sparse_conv_forward(s, x, calls.w, nullptr, 0, y); });
-  };
-  const auto data = [&](float* g, float* dx) {
-    return message_of([&] { sparse_conv_backward_data(s, g, calls.wt, 0, dx); });
-  };
-  const auto weight = [&](float* x, float* dw) {
-    return message_of([&] { sparse_conv_backward_weight(s, calls.gt, x, 0, dw); });
-  };
-  EXPECT_EQ(forward(none, some), "x is null");
-  EXPECT_EQ(forward(some, none), "y is null");
-  EXPECT_EQ(data(none, some), "g is null");
-  EXPECT_EQ(data(some, none), "dx is null");
-  EXPECT_EQ(weight(none, some), "x is null");
-  EXPECT_EQ(weight(some, none), "dw is null");
-  EXPECT_EQ(message_of([&] { pack_conv(none, calls.weight_mask, s, calls.options); }),
-            "the pointer to weights is null");
-  EXPECT_EQ(message_of([&] { pack_conv_transposed(none, calls.weight_mask, s, calls.options); }),
-            "the pointer to weights is null");
-  EXPECT_EQ(message_of([&] { pack_conv_gradient(none, calls.gradient_mask, s, calls.options); }),
-            "g is null");
-}
-
-TEST(WrongConvCalls, OfPackingSayWhatIsWrong) {
-  Calls calls;
-  const Mask wrong(4, 8);
-  EXPECT_EQ(message_of([&] { pack_conv(calls.weights.data(), wrong, calls.shape, calls.options); }),
-            "a mask of 4 x 8 does not fit weights of 4 x 72");
-  EXPECT_EQ(message_of([&] {
-              pack_conv_transposed(calls.weights.data(), wrong, calls.shape, calls.options);
-            }),
-            "a mask of 4 x 8 does not fit weights of 4 x 72");
-  EXPECT_EQ(
-      message_of([&] { pack_conv_gradient(calls.g.data(), wrong, calls.shape, calls.options); }),
-      "a mask of 4 x 8 for a gradient of 4 channels and 4 positions");
-}
-
-// Groups of inputs are those of one tap, not of neighbouring taps.
-TEST(WrongConvCalls, RefuseGroupsThatKeepTooMany) {
-  Calls calls;
-  Mask along_taps(4, 8 * 9);  // the first three taps of an input: one of each group
-  for (int64_t tap = 0; tap < 3; ++tap) along_taps.set(0, tap, true);
-  EXPECT_NO_THROW(pack_conv(calls.weights.data(), along_taps, calls.shape, calls.options));
-  Mask along_ins(4, 8 * 9);  // the first tap of three inputs: three of one group
-  for (int64_t i = 0; i < 3; ++i) along_ins.set(0, i * 9, true);
-  EXPECT_TRUE(contains(
-      message_of([&] { pack_conv(calls.weights.data(), along_ins, calls.shape, calls.options); }),
-      "more than 2 kept"));
-}
-
 // Rows of the transposed pack that share are counted through all taps: where blocks of them do not
 // fit a tap, nothing is shared, and the product is right nevertheless.
 TEST(ConvPacks, ShareInputsOnlyWhereWholeBlocksFitATap) {
   for (const int64_t ins : {12, 16}) {
     Conv conv;
-    conv.product = ProductKind::kBackwardData;
+    conv.form = Product::kBackwardData;
     conv.shape = conv_shape(1, ins, 4, 4, 16, 3, 3);
     conv.pattern = Pattern(2, 4, 2);
     const ConvProblem problem(conv);

@@ -15,8 +15,6 @@
 namespace weft::test {
 namespace {
 
-using bench::DenseOp;
-
 // oneDNN is told the instruction set once per process, so each has its own run (CMakeLists.txt).
 class UseIsa : public ::testing::Environment {
   void SetUp() override {
@@ -26,7 +24,7 @@ class UseIsa : public ::testing::Environment {
 };
 const auto* const kUseIsa = ::testing::AddGlobalTestEnvironment(new UseIsa);
 
-constexpr std::array kOps = {DenseOp::kForward, DenseOp::kBackwardData, DenseOp::kBackwardWeight};
+constexpr std::array kOps = {Product::kForward, Product::kBackwardData, Product::kBackwardWeight};
 constexpr std::array kNames = {"forward", "backward data", "backward weight"};
 
 struct Layer {
@@ -35,19 +33,19 @@ struct Layer {
 
 // The operands of one product, and its result.
 struct Case {
-  DenseOp op;
+  Product op;
   Layer layer;
   TestMatrix a, b, out;
   std::vector<float> bias;  // forward only
   float beta = 0;
 
-  Case(DenseOp op, Layer layer, int64_t gap = 0)
+  Case(Product op, Layer layer, int64_t gap = 0)
       : op(op),
         layer(layer),
-        a(layer.tokens, op == DenseOp::kForward ? layer.ins : layer.outs, gap),
-        b(op == DenseOp::kBackwardWeight ? layer.tokens : layer.outs, layer.ins, 2 * gap),
-        out(op == DenseOp::kBackwardWeight ? layer.outs : layer.tokens,
-            op == DenseOp::kForward ? layer.outs : layer.ins, gap) {}
+        a(layer.tokens, op == Product::kForward ? layer.ins : layer.outs, gap),
+        b(op == Product::kBackwardWeight ? layer.tokens : layer.outs, layer.ins, 2 * gap),
+        out(op == Product::kBackwardWeight ? layer.outs : layer.tokens,
+            op == Product::kForward ? layer.outs : layer.ins, gap) {}
 
   void fill(Data data) {
     Dice dice(1);
@@ -63,17 +61,17 @@ struct Case {
   void run() {
     const float* bias_or_none = bias.empty() ? nullptr : bias.data();
     switch (op) {
-      case DenseOp::kForward:
+      case Product::kForward:
         return dense_forward(a.view(), b.view(), bias_or_none, beta, out.view());
-      case DenseOp::kBackwardData: return dense_backward_data(a.view(), b.view(), beta, out.view());
-      case DenseOp::kBackwardWeight:
+      case Product::kBackwardData: return dense_backward_data(a.view(), b.view(), beta, out.view());
+      case Product::kBackwardWeight:
         return dense_backward_weight(a.view(), b.view(), beta, out.view());
     }
   }
 
   // The sum, in double, where the result was `before`.
   Expected expected(const TestMatrix& before, int64_t r, int64_t c) const {
-    const bool down_a = op == DenseOp::kBackwardWeight, down_b = op != DenseOp::kForward;
+    const bool down_a = op == Product::kBackwardWeight, down_b = op != Product::kForward;
     const float* left = a.data() + (down_a ? r : r * a.stride);
     const float* right = b.data() + (down_b ? c : c * b.stride);
     const int64_t left_step = down_a ? a.stride : 1, right_step = down_b ? b.stride : 1;
@@ -108,25 +106,25 @@ void expect_right(Case& c, Data data) {
   expect_result(c, before, data);
 }
 
-void expect_right(DenseOp op, Layer layer, int64_t gap, Data data, float beta, bool with_bias) {
+void expect_right(Product op, Layer layer, int64_t gap, Data data, float beta, bool with_bias) {
   Case c(op, layer, gap);
   c.beta = beta;
-  if (with_bias && op == DenseOp::kForward) {
+  if (with_bias && op == Product::kForward) {
     for (int64_t i = 0; i < layer.outs; ++i) c.bias.push_back(static_cast<float>(i % 7) - 3);
   }
   expect_right(c, data);
 }
 
 // Bias and beta in all combinations, which is for small shapes, and in two.
-void expect_all_right(DenseOp op, Layer layer, int64_t gap = 0) {
+void expect_all_right(Product op, Layer layer, int64_t gap = 0) {
   for (const Data data : {Data::kIntegers, Data::kFloats}) {
     for (const float beta : {0.0f, 1.0f}) {
       expect_right(op, layer, gap, data, beta, false);
-      if (op == DenseOp::kForward) expect_right(op, layer, gap, data, beta, true);
+      if (op == Product::kForward) expect_right(op, layer, gap, data, beta, true);
     }
   }
 }
-void expect_right(DenseOp op, Layer layer, int64_t gap = 0) {
+void expect_right(Product op, Layer layer, int64_t gap = 0) {
   expect_right(op, layer, gap, Data::kIntegers, 1, true);
   expect_right(op, layer, gap, Data::kFloats, 0, false);
 }
@@ -134,7 +132,7 @@ void expect_right(DenseOp op, Layer layer, int64_t gap = 0) {
 TEST(Dense, RunsOnTheForcedInstructionSet) { EXPECT_EQ(dense_isa(), current_isa()); }
 
 TEST(Dense, SmallShapes) {
-  for (const DenseOp op : kOps) {
+  for (const Product op : kOps) {
     for (const int64_t tokens : {0, 1, 2, 17, 33}) {
       for (const int64_t ins : {0, 1, 15, 16, 48}) {
         for (const int64_t outs : {0, 1, 3, 24, 49}) expect_all_right(op, {tokens, ins, outs});
@@ -144,18 +142,18 @@ TEST(Dense, SmallShapes) {
 }
 
 TEST(Dense, RowsFurtherApartThanLong) {
-  for (const DenseOp op : kOps) {
+  for (const Product op : kOps) {
     expect_all_right(op, {5, 7, 9}, 3);
     expect_all_right(op, {70, 65, 130}, 11);
   }
 }
 
 // A layer whose product `op` reduces over `depth` and has a result of rows x cols.
-Layer layer_of(DenseOp op, int64_t rows, int64_t cols, int64_t depth) {
+Layer layer_of(Product op, int64_t rows, int64_t cols, int64_t depth) {
   switch (op) {
-    case DenseOp::kForward: return {rows, depth, cols};
-    case DenseOp::kBackwardData: return {rows, cols, depth};
-    case DenseOp::kBackwardWeight: return {depth, cols, rows};
+    case Product::kForward: return {rows, depth, cols};
+    case Product::kBackwardData: return {rows, cols, depth};
+    case Product::kBackwardWeight: return {depth, cols, rows};
   }
   return {};
 }
@@ -163,7 +161,7 @@ Layer layer_of(DenseOp op, int64_t rows, int64_t cols, int64_t depth) {
 // Around the first cut (2^23 flops), several blocks without and with oneDNN's copies, and sizes
 // that leave little for the last block.
 TEST(Dense, Blocks) {
-  for (const DenseOp op : kOps) {
+  for (const Product op : kOps) {
     expect_right(op, layer_of(op, 159, 160, 161));
     expect_right(op, layer_of(op, 162, 163, 161));
     expect_right(op, layer_of(op, 257, 513, 65));
@@ -178,24 +176,24 @@ TEST(Dense, Blocks) {
 // activations.
 TEST(Dense, CollidingRows) {
   for (const int64_t tokens : {286, 287, 288, 575}) {
-    expect_right(DenseOp::kBackwardWeight, {tokens, 40, 256});
-    expect_right(DenseOp::kBackwardWeight, {tokens, 130, 200}, 56);
-    expect_right(DenseOp::kBackwardWeight, {tokens, 64, 1024});
+    expect_right(Product::kBackwardWeight, {tokens, 40, 256});
+    expect_right(Product::kBackwardWeight, {tokens, 130, 200}, 56);
+    expect_right(Product::kBackwardWeight, {tokens, 64, 1024});
   }
   for (const int64_t depth : {556, 557, 558, 1115}) {
     for (const int64_t tokens : {31, 32, 45}) {
-      expect_right(DenseOp::kBackwardData, {tokens, 512, depth});
-      expect_right(DenseOp::kBackwardData, {tokens, 300, depth}, 106);
+      expect_right(Product::kBackwardData, {tokens, 512, depth});
+      expect_right(Product::kBackwardData, {tokens, 300, depth}, 106);
     }
-    expect_right(DenseOp::kBackwardWeight, {depth, 512, 256});
-    expect_right(DenseOp::kBackwardWeight, {depth, 512, 200});
+    expect_right(Product::kBackwardWeight, {depth, 512, 256});
+    expect_right(Product::kBackwardWeight, {depth, 512, 200});
   }
 }
 
 // The shapes: one block, which oneDNN left to itself would split along the reduction if it had
 // threads; several, of both kinds; colliding rows.
 TEST(Dense, BitsDoNotDependOnThreads) {
-  for (const DenseOp op : kOps) {
+  for (const Product op : kOps) {
     for (const Layer layer :
          {Layer{8, 8000, 16}, Layer{8, 16, 8000}, Layer{8000, 8, 16}, Layer{300, 500, 400},
           Layer{1100, 65, 1060}, Layer{700, 256, 512}, Layer{1, 3000, 3000}, Layer{3, 700, 260},
@@ -259,7 +257,7 @@ TEST(Peers, AgreeWithTheReference) {
   EXPECT_EQ(found.peers.size() + found.absent.size(), 3u);
   for (const bench::DensePeer& peer : found.peers) {
     for (const int threads : {1, 2}) {
-      for (const DenseOp op : kOps) {
+      for (const Product op : kOps) {
         Case c(op, {70, 90, 110}, 5);
         c.fill(Data::kIntegers);
         set_threads(threads);
@@ -274,12 +272,12 @@ TEST(Peers, AgreeWithTheReference) {
 }
 
 TEST(Peers, PreparedMatmulAgreesWithTheReference) {
-  for (const auto type : {bench::MatmulType::kFp32, bench::MatmulType::kBf16}) {
-    if (type == bench::MatmulType::kBf16 && !bench::no_bf16().empty()) {
+  for (const auto type : {Precision::kFp32, Precision::kBf16}) {
+    if (type == Precision::kBf16 && !bench::no_bf16().empty()) {
       EXPECT_TRUE(bench::no_bf16().starts_with("none on this CPU"));
       continue;
     }
-    for (const DenseOp op : kOps) {
+    for (const Product op : kOps) {
       Case c(op, {70, 90, 110}, 5);
       c.fill(Data::kIntegers);  // -4 ... 4 are bf16 numbers, and the sums are fp32
       const auto run = bench::prepare_matmul(type, op, c.a.view(), c.b.view(), c.out.view());

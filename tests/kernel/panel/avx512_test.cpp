@@ -13,7 +13,6 @@
 #include "tests/support.h"
 #include "weft/core/isa.h"
 #include "weft/kernel/dense/dense_small_batch.h"
-#include "weft/kernel/sparse.h"
 #include "weft/mask/solver.h"
 #include "weft/plan/synthetic.h"
 
@@ -59,16 +58,16 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // Packed for the panels that AVX-512 takes.
-PackedMatrix pack_for_avx512(const SyntheticProduct& product, ProductKind kind,
-                             const Pattern& pattern, ValueType values) {
-  const bool ragged = kind == ProductKind::kBackwardDataRagged;
+PackedMatrix pack_for_avx512(const SyntheticProduct& product, const ProductForm& form,
+                             const Pattern& pattern, Precision values) {
+  const bool ragged = form.ragged;
   PanelOptions options{ragged ? Pattern(pattern.keep(), pattern.group()) : pattern, {}, values};
   options.ragged = ragged;
   {
     const Avx512 avx512;
     options.tile = tile_for(options.pattern);
   }
-  return kind == ProductKind::kForward
+  return form.product == Product::kForward
              ? pack_panels(product.operand(), product.mask(), options)
              : pack_panels_transposed(product.operand(), product.mask(), options);
 }
@@ -81,15 +80,15 @@ TEST_F(Avx512Code, TilesAreSound) {
 TEST_F(Avx512Code, ProductsHaveTheBitsOfAvx2) {
   for (const char* text : {"2:4", "2:4x2", "2:4x4", "1:16"}) {
     const Pattern pattern = Pattern::parse(text);
-    for (const ProductKind kind : kPackedKinds) {
-      for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
+    for (const ProductForm& form : kPackedForms) {
+      for (const Precision values : {Precision::kFp32, Precision::kBf16}) {
         for (const LayerShape shape : {LayerShape{100, 12, 9}, LayerShape{6, 100, 9}}) {
-          SyntheticProduct product(kind, shape, pattern);
-          const PackedMatrix packed = pack_for_avx512(product, kind, pattern, values);
+          SyntheticProduct product(form, shape, pattern);
+          const PackedMatrix packed = pack_for_avx512(product, form, pattern, values);
           const MatrixView<float> out = product.result();
           std::vector<float> result(static_cast<size_t>(out.rows * out.cols));
           LinearCall call;
-          call.product = product_of(kind);
+          call.product = form.product;
           call.activations = product.activations();
           call.packed = &packed;
           call.result = MatrixView<float>(result.data(), out.rows, out.cols);
@@ -97,7 +96,7 @@ TEST_F(Avx512Code, ProductsHaveTheBitsOfAvx2) {
           const Avx512 avx512;
           ASSERT_EQ(current_isa(), "avx3");
           ASSERT_TRUE(same_bits(run(call, result), want))
-              << text << " " << kind_name(kind) << " " << shape.str();
+              << text << " " << form.name() << " " << shape.str();
         }
       }
     }
@@ -106,9 +105,9 @@ TEST_F(Avx512Code, ProductsHaveTheBitsOfAvx2) {
 
 // Activations of bf16, expanded and rounded on the way.
 TEST_F(Avx512Code, ProductsOfBf16HaveTheBitsOfAvx2) {
-  for (const ProductKind kind : kProductKinds) {
+  for (const ProductForm& form : kProductForms) {
     const auto result = [&](bool wider) {
-      SyntheticProduct product(kind, {21, 38, 19}, Pattern(2, 4), {.storage = Precision::kBf16});
+      SyntheticProduct product(form, {21, 38, 19}, Pattern(2, 4), {.storage = Precision::kBf16});
       if (wider) {
         const Avx512 avx512;
         product.run_sparse();
@@ -119,16 +118,16 @@ TEST_F(Avx512Code, ProductsOfBf16HaveTheBitsOfAvx2) {
       const MatrixView<float> out = product.result();
       return std::vector<float>(out.data, out.data + out.rows * out.cols);
     };
-    EXPECT_TRUE(same_bits(result(true), result(false))) << kind_name(kind);
+    EXPECT_TRUE(same_bits(result(true), result(false))) << form.name();
   }
 }
 
 TEST_F(Avx512Code, StreamsHaveTheBitsOfAvx2) {
   for (const char* text : {"2:4", "1:4", "4:8", "3:5", "1:16"}) {
     const Pattern pattern = Pattern::parse(text);
-    for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision values : {Precision::kFp32, Precision::kBf16}) {
       for (const int64_t tokens : {1, 5}) {
-        SyntheticProduct product(ProductKind::kForward, {tokens, 70, 75}, pattern);
+        SyntheticProduct product(Product::kForward, {tokens, 70, 75}, pattern);
         const PackedMatrix packed = pack_stream(product.operand(), product.mask(), pattern, values);
         std::vector<float> result(static_cast<size_t>(tokens * 75));
         LinearCall call;
@@ -151,7 +150,7 @@ TEST_F(Avx512Code, PacksHaveTheBytesOfAvx2) {
   for (const char* text : {"2:4", "2:4x2", "3:5"}) {
     const Pattern pattern = Pattern::parse(text);
     const PackTile tile{20 * pattern.group(), 16};
-    SyntheticProduct forward(ProductKind::kForward, {1, 22, 19}, pattern);
+    SyntheticProduct forward(Product::kForward, {1, 22, 19}, pattern);
     SampleOptions sampling{pattern};
     sampling.key = {test_seed(), 1, 2, 3};
     const auto bytes = [&] {
@@ -159,7 +158,7 @@ TEST_F(Avx512Code, PacksHaveTheBytesOfAvx2) {
       const auto add = [&](const PackedMatrix& packed) {
         all.insert(all.end(), packed.bytes().begin(), packed.bytes().end());
       };
-      for (const ValueType values : {ValueType::kF32, ValueType::kBf16}) {
+      for (const Precision values : {Precision::kFp32, Precision::kBf16}) {
         add(pack_panels(forward.operand(), forward.mask(), {pattern, tile, values}));
         PanelOptions ragged{Pattern(pattern.keep(), pattern.group()), tile, values};
         ragged.ragged = true;

@@ -1,12 +1,10 @@
 // The products of a linear layer against naive ones in double: every pattern, shapes from the tile,
 // both value types, every instruction set, any number of threads; NaN and infinity; wrong calls.
-#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include "tests/linear_problem.h"
 #include "weft/core/transpose.h"
-#include "weft/kernel/panel/product.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/panel/panel_product.h"
 
 namespace weft::test {
 namespace {
@@ -16,165 +14,12 @@ namespace {
 const std::vector<PackTile> kTiles = {{4, 16},  {16, 32},  {9, 48}, {24, 64},
                                       {5, 128}, {16, 192}, {1, 16}};
 
-// ---- the comparator and the guards: each must find fault with what is wrong
-
-TEST(Comparator, NoticesAnyWrongInteger) {
-  ExpectedMatrix want(2, 3);
-  for (int64_t c = 0; c < 3; ++c) want.add(1, c, 1000, 4);
-  TestMatrix got(2, 3, 2);
-  got.fill(0.0f);
-  for (int64_t c = 0; c < 3; ++c) got.at(1, c) = 4000;
-  EXPECT_EQ(mismatch(got.view(), want, Data::kIntegers), "");
-  got.at(1, 2) = std::nextafter(4000.0f, 0.0f);
-  EXPECT_EQ(mismatch(got.view(), want, Data::kFloats), "") << "an ulp is within the bound";
-  const std::string message = mismatch(got.view(), want, Data::kIntegers);
-  EXPECT_TRUE(contains(message, "1 of 6 wrong, worst at [1, 2]: got 3999.99")) << message;
-  EXPECT_TRUE(contains(message, "expected 4000")) << message;
-  got.at(1, 2) = NAN;
-  EXPECT_NE(mismatch(got.view(), want, Data::kIntegers), "");
-  EXPECT_NE(mismatch(got.view(), ExpectedMatrix(2, 2), Data::kIntegers), "");
-}
-
-TEST(Comparator, BoundsTheErrorOfFloatsByTheirTerms) {
-  ExpectedMatrix want(1, 1);
-  for (int i = 0; i < 15; ++i) want.add(0, 0, i % 2 == 0 ? 1.0 : -1.0, 3.0);  // 3, magnitude 45
-  const double bound = want.at(0, 0).bound();
-  EXPECT_DOUBLE_EQ(bound, 16 * 0x1p-24 / (1 - 16 * 0x1p-24) * 45);
-  TestMatrix got(1, 1);
-  const auto off_by = [&](double error) {
-    got.at(0, 0) = static_cast<float>(3 + error);
-    return mismatch(got.view(), want, Data::kFloats);
-  };
-  EXPECT_EQ(off_by(0.9 * bound), "");
-  EXPECT_EQ(off_by(-0.9 * bound), "");
-  EXPECT_NE(off_by(1.1 * bound), "");
-  EXPECT_NE(off_by(-1.1 * bound), "");
-  EXPECT_NE(off_by(NAN), "");
-  EXPECT_NE(off_by(INFINITY), "");
-}
-
-TEST(Comparator, PrintsTheWorstElement) {
-  ExpectedMatrix want(1, 3);
-  for (int64_t c = 0; c < 3; ++c) want.add(0, c, 1, 1);
-  TestMatrix got(1, 3);
-  got.at(0, 0) = 1.1f, got.at(0, 1) = 3, got.at(0, 2) = 1.2f;
-  EXPECT_TRUE(contains(mismatch(got.view(), want, Data::kFloats), "3 of 3 wrong, worst at [0, 1]"));
-  got.at(0, 2) = NAN;
-  EXPECT_TRUE(contains(mismatch(got.view(), want, Data::kFloats), "3 of 3 wrong, worst at [0, 2]"));
-}
-
-TEST(Comparator, TakesNanForNanAndInfinityForItself) {
-  ExpectedMatrix want(1, 3);
-  want.add(0, 0, NAN, 1), want.add(0, 1, INFINITY, 1), want.add(0, 2, -INFINITY, 1);
-  TestMatrix got(1, 3);
-  got.at(0, 0) = NAN, got.at(0, 1) = INFINITY, got.at(0, 2) = -INFINITY;
-  EXPECT_EQ(mismatch(got.view(), want, Data::kFloats), "");
-  for (const auto& [at, wrong] : {std::pair<int, float>{0, 1.0f}, {1, 3e38f}, {2, INFINITY}}) {
-    const float right = got.at(0, at);
-    got.at(0, at) = wrong;
-    EXPECT_NE(mismatch(got.view(), want, Data::kFloats), "") << at;
-    got.at(0, at) = right;
-  }
-}
-
-// The smallest slip that a kernel may make: one weight too many, one too few, its neighbour's.
-TEST(Comparator, NoticesOneWrongWeightOfMany) {
-  Linear l = forward({2, 4}, {16, 32}, 3, 300, 5);
-  l.data = Data::kFloats;
-  LinearProblem problem(l);
-  const ExpectedMatrix want = problem.expected();
-  for (const auto& [out, in] : {std::pair<int, int>{0, 0}, {2, 151}, {4, 299}}) {
-    TestMatrix y = problem.output();
-    problem.run(y);
-    ASSERT_EQ(mismatch(y.view(), want, l.data), "");
-    const float w = problem.sparse().mask.at(out, in) ? problem.sparse().weights.at(out, in) : 0.5f;
-    y.at(1, out) -= w * problem.dense().at(1, in);
-    EXPECT_NE(mismatch(y.view(), want, l.data), "") << out << ", " << in;
-  }
-}
-
-TEST(Comparator, ChecksWhatAProductReturns) {
-  LinearProblem problem(forward({2, 4}, {16, 32}, 3, 8, 5));
-  expect_right(problem);
-  problem.dense().at(1, 3) = 100;  // the expected value is taken first
-  const ExpectedMatrix want = LinearProblem(problem.linear()).expected();
-  TestMatrix y = problem.output();
-  problem.run(y);
-  EXPECT_NE(mismatch(y.view(), want, Data::kIntegers), "");
-}
-
-TEST(Guards, NoticeWhatIsWrittenOutside) {
-  for (const int64_t at : {-64, -1, 3, 4, 8, 13, 15, 15 + 63}) {
-    TestMatrix m(3, 3, 2);
-    EXPECT_EQ(m.damage(), "");
-    m.fill(1.0f);
-    EXPECT_EQ(m.damage(), "");
-    m.write_guard(at, 1.0f);
-    EXPECT_TRUE(contains(m.damage(), fmt::format("at {} from", at))) << at << m.damage();
-  }
-}
-
-TEST(Guards, AreWatchedBySanitizers) {
-  const TestMatrix m(3, 4, 2);
-  if (__asan_address_is_poisoned == nullptr) GTEST_SKIP() << "not built with -fsanitize=address";
-  for (const int64_t at : {-64, -1, 4, 5, 10, 11, 16, 17, 18, 18 + 63}) {
-    EXPECT_TRUE(m.watched(at)) << at;
-  }
-  for (const int64_t at : {0, 3, 6, 9, 12, 15}) EXPECT_FALSE(m.watched(at)) << at;
-}
-
-// Whether a row has at most `keep` in every group, and rows that share are equal.
-bool obeys(const Mask& mask, const Pattern& pattern) {
-  for (int64_t r = 0; r < mask.rows(); ++r) {
-    std::vector<int> kept(static_cast<size_t>(mask.cols() / pattern.group() + 1));
-    for (int64_t c = 0; c < mask.cols(); ++c) {
-      kept[static_cast<size_t>(c / pattern.group())] += mask.at(r, c);
-      if (r % pattern.block() >= pattern.group() &&
-          mask.at(r, c) != mask.at(r - pattern.group(), c)) {
-        return false;
-      }
-    }
-    for (const int count : kept) {
-      if (count > pattern.keep()) return false;
-    }
-  }
-  return true;
-}
-
-TEST(DrawnMasks, ObeyTheirPattern) {
-  for (const Pattern& pattern : kProductPatterns) {
-    Dice dice(1);
-    const int64_t rows = pattern.block() + 3, cols = 2 * pattern.block() + 1;
-    for (const Fill fill : {Fill::kFull, Fill::kPartly}) {
-      EXPECT_TRUE(obeys(draw_mask(rows, cols, pattern, fill, dice), pattern)) << pattern.str();
-      const Mask both = draw_transposable_mask(rows, cols, pattern, fill, dice);
-      EXPECT_TRUE(obeys(both, pattern)) << pattern.str();
-      EXPECT_TRUE(obeys(both.transposed(), pattern)) << pattern.str();
-    }
-    const Mask full =
-        draw_transposable_mask(pattern.block(), pattern.block(), pattern, Fill::kFull, dice);
-    EXPECT_EQ(full.count() * pattern.group(),
-              int64_t{pattern.block()} * pattern.block() * pattern.keep());
-    // One weight more, in the first place that is free.
-    if (pattern.keep() == pattern.group()) continue;
-    Mask crowded = full;
-    int64_t free = 0;
-    while (full.at(0, free)) ++free;
-    for (int64_t r = 0; r < full.rows(); r += pattern.group()) crowded.set(r, free, true);
-    EXPECT_FALSE(obeys(crowded, pattern)) << pattern.str();
-    if (pattern.share() == 1) continue;
-    Mask unequal = full;
-    unequal.set(0, 0, !full.at(0, 0));
-    EXPECT_FALSE(obeys(unequal, pattern)) << pattern.str();
-  }
-}
-
 // ---- right
 
-class LinearProducts : public ::testing::TestWithParam<ProductKind> {};
+class LinearProducts : public ::testing::TestWithParam<ProductForm> {};
 
-INSTANTIATE_TEST_SUITE_P(All, LinearProducts, ::testing::ValuesIn(kPackedKinds),
-                         [](const auto& info) { return std::string(kind_name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, LinearProducts, ::testing::ValuesIn(kPackedForms),
+                         [](const auto& info) { return info.param.name(); });
 
 // Each size of each axis once, in combinations that `turn` selects: over many turns, all.
 std::vector<std::array<int64_t, 3>> covering(const std::vector<int64_t>& rows,
@@ -200,16 +45,16 @@ TEST_P(LinearProducts, AreRightAroundTheTile) {
            covering(edges(unit), edges(tile.depth), edges(tile.width), stream / 6)) {
         Dice dice(++stream);
         Linear l;
-        l.product = GetParam();
+        l.form = GetParam();
         l.pattern = pattern;
         l.tile = tile;
         l.rows = rows;
         l.depth = depth;
         l.cols = cols;
-        l.value_type = dice.coin() ? ValueType::kF32 : ValueType::kBf16;
+        l.value_type = dice.coin() ? Precision::kFp32 : Precision::kBf16;
         l.data = dice.coin() ? Data::kIntegers : Data::kFloats;
         l.fill = dice.coin() ? Fill::kFull : Fill::kPartly;
-        l.bias = l.product == ProductKind::kForward && dice.coin();
+        l.bias = l.form.product == Product::kForward && dice.coin();
         l.beta = dice.coin() ? 1.0f : 0.0f;
         l.gap = dice.coin() ? 0 : 1 + dice.below(5);
         l.stream = stream;
@@ -221,20 +66,20 @@ TEST_P(LinearProducts, AreRightAroundTheTile) {
 }
 
 // Every pattern and value type with whole tiles and a remainder on each axis.
-TEST_P(LinearProducts, AreRightForEveryPatternAndValueType) {
+TEST_P(LinearProducts, AreRightForEveryPatternAndPrecision) {
   uint64_t stream = 10000;
   for (const Pattern& pattern : kProductPatterns) {
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
       for (const Fill fill : {Fill::kFull, Fill::kPartly}) {
         for (const Data data : {Data::kIntegers, Data::kFloats}) {
           Linear l = forward(pattern, {24, 32}, 37, 2 * std::max(64, pattern.group()) + 3,
                              pattern.block() + 5);
-          l.product = GetParam();
+          l.form = GetParam();
           l.value_type = type;
           l.data = data;
           l.fill = fill;
           l.gap = static_cast<int64_t>(stream % 3);
-          l.bias = l.product == ProductKind::kForward && stream % 2 == 0;
+          l.bias = l.form.product == Product::kForward && stream % 2 == 0;
           l.beta = stream / 2 % 2 == 0 ? 1.0f : 0.0f;
           l.stream = ++stream;
           expect_right(LinearProblem(l));
@@ -251,7 +96,7 @@ TEST_P(LinearProducts, AreRightForManyRows) {
   for (const Pattern& pattern : {Pattern(1, 16), Pattern(2, 4, 2), Pattern(1, 2, 32)}) {
     for (const PackTile& tile : {PackTile{16, 16}, PackTile{8, 192}}) {
       Linear l = forward(pattern, tile, 19, 21, 64 * 1024 / (4 * tile.width) * 2 + 3);
-      l.product = GetParam();
+      l.form = GetParam();
       l.beta = 1;
       l.stream = ++stream;
       expect_right(LinearProblem(l));
@@ -273,11 +118,11 @@ TEST_P(LinearProducts, AreRightForALargeDepth) {
         Deep{{2, 4, 2}, {100, 32}, 19, 4096 + 1, 33}, Deep{{1, 4, 4}, {1000, 16}, 35, 4096 + 1, 5},
         Deep{{3, 64}, {33, 48}, 30, 3 * 4096, 20}}) {
     Linear l = forward(deep.pattern, deep.tile, deep.cols, deep.depth, deep.rows);
-    l.product = GetParam();
-    l.value_type = stream % 2 == 0 ? ValueType::kF32 : ValueType::kBf16;
+    l.form = GetParam();
+    l.value_type = stream % 2 == 0 ? Precision::kFp32 : Precision::kBf16;
     l.data = stream % 2 == 0 ? Data::kFloats : Data::kIntegers;
     l.beta = stream % 3 == 0 ? 1.0f : 0.0f;
-    l.bias = l.product == ProductKind::kForward;
+    l.bias = l.form.product == Product::kForward;
     l.stream = ++stream;
     expect_right(LinearProblem(l));
     if (HasFatalFailure()) return;
@@ -286,12 +131,11 @@ TEST_P(LinearProducts, AreRightForALargeDepth) {
 
 // A pack need not obey a pattern at all: a tenth of all weights, rows without any.
 TEST_P(LinearProducts, AreRightForUnstructuredMasks) {
-  if (GetParam() != ProductKind::kForward && GetParam() != ProductKind::kBackwardDataRagged)
-    GTEST_SKIP();
+  if (GetParam().product != Product::kForward && !GetParam().ragged) GTEST_SKIP();
   for (uint64_t stream = 40000; stream < 40020; ++stream) {
     Dice dice(stream);
     Linear l = forward({64, 64}, {16, 32}, 40, 70, 30);
-    l.product = GetParam();
+    l.form = GetParam();
     l.data = Data::kFloats;
     l.stream = stream;
     LinearProblem problem(l);
@@ -315,7 +159,7 @@ TEST_P(LinearProducts, DoNotDependOnTheTile) {
   uint64_t stream = 50000;
   for (const Pattern& pattern : kProductPatterns) {
     Linear l = forward(pattern, kTiles.front(), 70, 67, pattern.block() + 9);
-    l.product = GetParam();
+    l.form = GetParam();
     l.data = Data::kFloats;
     l.stream = ++stream;
     LinearProblem problem(l);
@@ -346,9 +190,9 @@ TEST_P(LinearProducts, DoNotDependOnThreads) {
     for (const Pattern& pattern :
          {Pattern(2, 4), Pattern(1, 16), Pattern(2, 4, 2), Pattern(1, 4, 4), Pattern(1, 2, 32)}) {
       Linear l = forward(pattern, size.tile, size.cols, size.depth, size.rows);
-      l.product = GetParam();
+      l.form = GetParam();
       l.data = Data::kFloats;
-      l.bias = l.product == ProductKind::kForward;
+      l.bias = l.form.product == Product::kForward;
       l.beta = 1;
       l.stream = ++stream;
       const LinearProblem problem(l);
@@ -370,9 +214,9 @@ TEST_P(LinearProducts, DoNotDependOnThreads) {
 
 // Equal tokens have equal outputs, wherever in the batch they stand.
 TEST_P(LinearProducts, DoNotDependOnTheOtherColumns) {
-  if (GetParam() == ProductKind::kBackwardWeight) GTEST_SKIP() << "its columns are inputs";
+  if (GetParam().product == Product::kBackwardWeight) GTEST_SKIP() << "its columns are inputs";
   Linear l = forward({2, 4}, {16, 48}, 120, 60, 21);
-  l.product = GetParam();
+  l.form = GetParam();
   l.data = Data::kFloats;
   LinearProblem problem(l);
   for (int64_t t = 1; t < l.cols; ++t) {
@@ -388,16 +232,16 @@ TEST_P(LinearProducts, DoNotDependOnTheOtherColumns) {
 TEST_P(LinearProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
   uint64_t stream = 70000;
   for (const Pattern& pattern : kProductPatterns) {
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
       Linear l = forward(pattern, {16, 32}, 35, 37, pattern.block() + 3);
-      l.product = GetParam();
+      l.form = GetParam();
       l.value_type = type;
       l.data = Data::kIntegers;  // every ninth weight that is kept is zero
       l.fill = stream % 2 == 0 ? Fill::kFull : Fill::kPartly;
       l.beta = stream % 3 == 0 ? 1.0f : 0.0f;
       l.stream = ++stream;
       LinearProblem problem(l);
-      const bool weight = l.product == ProductKind::kBackwardWeight;
+      const bool weight = l.form.product == Product::kBackwardWeight;
       const int64_t rows = weight ? l.depth : l.cols, cols = weight ? l.cols : l.depth;
       for_each_isa([&](const std::string& isa) {
         const ::testing::ScopedTrace trace(__FILE__, __LINE__, l.str() + ", " + isa);
@@ -413,10 +257,10 @@ TEST_P(LinearProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
 }
 
 TEST_P(LinearProducts, CarryNanAndInfinityOfTheWeights) {
-  for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+  for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
     for (const float value : {NAN, INFINITY, -INFINITY}) {
       Linear l = forward({2, 4}, {16, 32}, 35, 37, 13);
-      l.product = GetParam();
+      l.form = GetParam();
       l.value_type = type;
       LinearProblem problem(l);
       const Sparse::Entry entry = problem.sparse().entries(type)[50];
@@ -466,12 +310,12 @@ TEST(WrongCalls, SayWhatIsWrong) {
 TEST(WrongCalls, OfTheBackwardProductsSayWhatIsWrong) {
   LinearProblem data([] {
     Linear l = forward({2, 4}, {16, 32}, 3, 8, 5);
-    l.product = ProductKind::kBackwardData;
+    l.form = Product::kBackwardData;
     return l;
   }());
   LinearProblem weight([] {
     Linear l = forward({2, 4}, {16, 32}, 3, 8, 5);
-    l.product = ProductKind::kBackwardWeight;
+    l.form = Product::kBackwardWeight;
     return l;
   }());
   std::vector<float> space(1000);
@@ -539,7 +383,7 @@ TEST(Loops, CopyADeepOperandInParts) {
       const LinearProblem problem(forward({1, 16}, tile, 7, depth, 175));
       const CountingSource source;
       const CountingSink sink(175, 7);
-      multiply(problem.packed(), 7, source, sink);
+      multiply_panels(problem.packed(), 7, source, sink);
       EXPECT_GE(source.ranges.size(), 2u) << "nothing here is deep any more: raise the depths";
       int64_t next = 0;
       for (const Range& range : source.ranges) {
@@ -568,7 +412,7 @@ TEST(Loops, GiveEveryElementOnce) {
             }
           };
           const CountingSink sink(rows, cols);
-          multiply(problem.packed(), cols, Ones(), sink);
+          multiply_panels(problem.packed(), cols, Ones(), sink);
           ASSERT_EQ(sink.times, std::vector<int>(sink.times.size(), 1))
               << pattern.str() << " " << rows << " x " << cols << ", " << count << " threads";
         }

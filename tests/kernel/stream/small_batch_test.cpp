@@ -6,7 +6,6 @@
 
 #include "tests/linear_problem.h"
 #include "weft/kernel/dense/dense_small_batch.h"
-#include "weft/kernel/sparse.h"
 #include "weft/pack/pack.h"
 
 namespace weft::test {
@@ -34,7 +33,7 @@ void expect_right_and_same(LinearProblem& problem) {
 Linear drawn(const Pattern& pattern, int64_t tokens, int64_t ins, int64_t outs, uint64_t stream) {
   Dice dice(stream);
   Linear l = forward(pattern, {16, 32}, tokens, ins, outs);
-  l.value_type = dice.coin() ? ValueType::kF32 : ValueType::kBf16;
+  l.value_type = dice.coin() ? Precision::kFp32 : Precision::kBf16;
   l.data = dice.coin() ? Data::kIntegers : Data::kFloats;
   l.fill = dice.coin() ? Fill::kFull : Fill::kPartly;
   l.bias = dice.coin();
@@ -75,14 +74,14 @@ TEST(SmallBatch, IsRightAroundBlocksAndGroups) {
 
 // Whatever the index: 1, 2, 4 and 8 bits, with and without one to spare for slots that hold
 // nothing.
-TEST(SmallBatch, IsRightForEveryPatternAndValueType) {
+TEST(SmallBatch, IsRightForEveryPatternAndPrecision) {
   uint64_t stream = 3000;
   std::vector<Pattern> patterns = kProductPatterns;
   for (const int group : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64}) {
     patterns.push_back(Pattern((group + 1) / 2, group));
   }
   for (const Pattern& pattern : patterns) {
-    for (const ValueType type : {ValueType::kF32, ValueType::kBf16}) {
+    for (const Precision type : {Precision::kFp32, Precision::kBf16}) {
       for (const Fill fill : {Fill::kFull, Fill::kPartly}) {
         for (const Data data : {Data::kIntegers, Data::kFloats}) {
           Linear l = drawn(pattern, 7, 3 * pattern.group() + 2, 37, ++stream);
@@ -109,7 +108,7 @@ TEST(SmallBatch, IsRightForSegments) {
         const Sparse w =
             draw_sparse(draw_mask(outs, depth, pattern, fill, dice, segment), Data::kFloats, dice);
         const PackedMatrix packed =
-            pack_stream(w.weights.view(), w.mask, pattern, ValueType::kF32, segment);
+            pack_stream(w.weights.view(), w.mask, pattern, Precision::kFp32, segment);
         TestMatrix x(tokens, depth, 2);
         x.fill(Data::kFloats, dice);
         for_each_isa([&](const std::string& isa) {
@@ -117,7 +116,7 @@ TEST(SmallBatch, IsRightForSegments) {
           for (int64_t nan = -1; nan < depth; ++nan) {
             if (nan >= 0) x.at(nan % tokens, nan) = NAN;
             ExpectedMatrix want(tokens, outs);
-            for (const Sparse::Entry& e : w.entries(ValueType::kF32)) {
+            for (const Sparse::Entry& e : w.entries(Precision::kFp32)) {
               for (int64_t t = 0; t < tokens; ++t) want.add(t, e.row, x.at(t, e.col), e.value);
             }
             TestMatrix y(tokens, outs, 3);
@@ -215,9 +214,9 @@ TEST(SmallBatch, TakesWrongCallsForWhatTheyAre) {
             }),
             "x is null");
   EXPECT_EQ(message_of([&] { sparse_backward_data(view(3, 8), w, 0, view(3, 5)); }),
-            "this product takes a matrix in panel layout");
+            "no kernel computes bwd_x in fp32 from fp32 activations and a stream pack");
   EXPECT_EQ(message_of([&] { sparse_backward_weight(w, view(8, 3), 0, view(5, 3)); }),
-            "this product takes a matrix in panel layout");
+            "no kernel computes bwd_w in fp32 from fp32 activations and a stream pack");
 }
 
 // ---- dense weights

@@ -10,8 +10,7 @@
 #include "tests/products.h"
 #include "tests/support.h"
 #include "weft/core/parallel.h"
-#include "weft/kernel/dense/dense.h"
-#include "weft/kernel/sparse.h"
+#include "weft/kernel/tile/tile.h"
 #include "weft/kernel/tile/tile_ops.h"
 #include "weft/kernel/tile/tile_product.h"
 #include "weft/mask/row_order.h"
@@ -125,7 +124,7 @@ class TileProblem {
         dense_(transposed ? draw_bf16(shape.cols, shape.depth, data, dice_, 3)
                           : draw_bf16(shape.depth, shape.cols, data, dice_, 5)),
         transposed_(transposed) {
-    PanelOptions options{pattern, tile_panel(pattern), ValueType::kBf16};
+    PanelOptions options{pattern, tile_panel(pattern), Precision::kBf16};
     options.ragged = ragged;
     packed = tiles_of(pack_panels(sparse_.weights.view(), sparse_.mask, options));
   }
@@ -135,7 +134,7 @@ class TileProblem {
 
   ExpectedMatrix expected() const {
     ExpectedMatrix want(shape_.rows, shape_.cols);
-    for (const Sparse::Entry& e : sparse_.entries(ValueType::kBf16)) {
+    for (const Sparse::Entry& e : sparse_.entries(Precision::kBf16)) {
       for (int64_t c = 0; c < shape_.cols; ++c) {
         want.add(e.row, c, e.value, transposed_ ? dense_.at(c, e.col) : dense_.at(e.col, c));
       }
@@ -325,7 +324,7 @@ TEST(Tiles, UnpackToWhatWasPacked) {
       const Unpacked found = unpack(problem.packed);
       EXPECT_TRUE(found.mask == problem.sparse().mask) << pattern.str();
       EXPECT_EQ(problem.packed.kept(), problem.sparse().mask.count());
-      for (const Sparse::Entry& e : problem.sparse().entries(ValueType::kBf16)) {
+      for (const Sparse::Entry& e : problem.sparse().entries(Precision::kBf16)) {
         EXPECT_EQ(found.values[static_cast<size_t>(e.row * s.depth + e.col)], e.value);
       }
     }
@@ -376,15 +375,15 @@ TEST(Tiles, AreMadeOfSharedRowsAndRounded) {
   TestMatrix w(32, 32);
   Dice values(2);
   w.fill(Data::kFloats, values);
-  const auto tiles = [&](const Pattern& pattern, ValueType type) {
+  const auto tiles = [&](const Pattern& pattern, Precision type) {
     Dice dice(1);
     const Mask mask = draw_mask(32, 32, pattern, Fill::kFull, dice);
     return tiles_of(pack_panels(w.view(), mask, {pattern, tile_panel(pattern), type}));
   };
-  EXPECT_NO_THROW(tiles({2, 4, 16}, ValueType::kBf16));
-  EXPECT_THROW(tiles({2, 4, 8}, ValueType::kBf16), Error);
-  const PackedMatrix a = tiles({2, 4, 16}, ValueType::kBf16),
-                     b = tiles({2, 4, 16}, ValueType::kF32);
+  EXPECT_NO_THROW(tiles({2, 4, 16}, Precision::kBf16));
+  EXPECT_THROW(tiles({2, 4, 8}, Precision::kBf16), Error);
+  const PackedMatrix a = tiles({2, 4, 16}, Precision::kBf16),
+                     b = tiles({2, 4, 16}, Precision::kFp32);
   EXPECT_TRUE(std::ranges::equal(a.bytes(), b.bytes())) << "rounded as they become tiles";
 }
 
@@ -432,7 +431,7 @@ TEST(OrderedTiles, AreUndoneAsRowsAreStored) {
       }
       const Mask placed = draw_mask(s.rows, s.depth, pattern, Fill::kFull, dice);
       const Sparse w = draw_sparse(as_rows_lie(placed, order), Data::kIntegers, dice);
-      PanelOptions options{pattern, tile_panel(pattern), ValueType::kBf16};
+      PanelOptions options{pattern, tile_panel(pattern), Precision::kBf16};
       options.row_order = order;
       const PackedMatrix packed = tiles_of(pack_panels(w.weights.view(), w.mask, options));
       EXPECT_TRUE(unpack(packed).mask == w.mask);
@@ -447,7 +446,7 @@ TEST(OrderedTiles, AreUndoneAsRowsAreStored) {
         TestMatrix dw(s.rows, s.cols);
         sparse_backward_weight(packed, turned.view(), 0, dw.view());
         ExpectedMatrix want(s.cols, s.rows), want_dw(s.rows, s.cols);
-        for (const Sparse::Entry& e : w.entries(ValueType::kBf16)) {
+        for (const Sparse::Entry& e : w.entries(Precision::kBf16)) {
           for (int64_t c = 0; c < s.cols; ++c) {
             want.add(c, e.row, x.at(c, e.col), e.value);
             want_dw.add(e.row, c, turned.at(e.col, c), e.value);
@@ -473,7 +472,7 @@ TEST(OrderedTiles, AnOrderThatIsNoneIsRefused) {
   const Sparse w = draw_sparse(draw_mask(64, 8, pattern, Fill::kFull, dice), Data::kFloats, dice);
   std::vector<int64_t> order(64);
   std::iota(order.begin(), order.end(), 0);
-  PanelOptions options{pattern, tile_panel(pattern), ValueType::kBf16};
+  PanelOptions options{pattern, tile_panel(pattern), Precision::kBf16};
   options.row_order = order;
   const PackedMatrix packed = tiles_of(pack_panels(w.weights.view(), w.mask, options));
   std::vector<std::byte> damaged(packed.bytes().begin(), packed.bytes().end());
@@ -498,9 +497,9 @@ TEST(DenseOnTiles, ThreeProductsAreRightAndCheckTheirOperands) {
   TestMatrix dw(outs, ins, 2);
   dw.fill(5.0f);
   std::fill_n(dx.values.get(), tokens * ins, to_bf16(1.0f));
-  dense_forward(x.view(), forward, bias.data(), 0, y.view());
-  dense_backward_data(g.view(), backward, 1, dx.view());
-  dense_backward_weight_on_tiles(g.view(), x.view(), 1, dw.view());
+  dense_tile_forward(x.view(), forward, bias.data(), 0, y.view());
+  dense_tile_backward_data(g.view(), backward, 1, dx.view());
+  dense_tile_backward_weight(g.view(), x.view(), 1, dw.view());
   const auto rounded = [](double value) { return to_float(to_bf16(static_cast<float>(value))); };
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t o = 0; o < outs; ++o) {
@@ -522,11 +521,10 @@ TEST(DenseOnTiles, ThreeProductsAreRightAndCheckTheirOperands) {
     }
   }
   EXPECT_EQ(dw.damage(), "");
-  EXPECT_THROW(dense_forward(x.view(), forward, nullptr, 0.5f, y.view()), Error);
-  EXPECT_THROW(dense_forward(g.view(), forward, nullptr, 0, y.view()), Error);
-  EXPECT_THROW(dense_backward_data(x.view(), backward, 0, dx.view()), Error);
-  EXPECT_THROW(dense_backward_weight_on_tiles(g.view(), {nullptr, tokens, ins}, 0, dw.view()),
-               Error);
+  EXPECT_THROW(dense_tile_forward(x.view(), forward, nullptr, 0.5f, y.view()), Error);
+  EXPECT_THROW(dense_tile_forward(g.view(), forward, nullptr, 0, y.view()), Error);
+  EXPECT_THROW(dense_tile_backward_data(x.view(), backward, 0, dx.view()), Error);
+  EXPECT_THROW(dense_tile_backward_weight(g.view(), {nullptr, tokens, ins}, 0, dw.view()), Error);
   restore_tile_unit();
 }
 

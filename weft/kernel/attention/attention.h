@@ -17,6 +17,8 @@
 // Cost: 4 · batch · tokens² · width flops forward and 10 backward, of which a causal mask leaves
 // (1 + 64 / tokens) / 2. The backward pass has the probabilities from q, k and two numbers per row,
 // not from memory. Keeps 0.5 KB · (tokens + 16) per thread.
+//
+// Test: tests/kernel/attention. Benchmark: `weft bench attention`.
 #pragma once
 
 #include <cstdint>

@@ -9,15 +9,16 @@
 #include "weft/core/error.h"
 #include "weft/core/matrix_view.h"
 #include "weft/core/parallel.h"
+#include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/conv/onednn_conv.h"
 #include "weft/kernel/dense/dense.h"
+#include "weft/kernel/operand_check.h"
 
 namespace weft {
 namespace {
 
-using onednn::ConvCall;
-using onednn::ConvKind;
 using onednn::ConvPiece;
+using onednn::ConvTensors;
 
 constexpr double kLeastFlops = 1 << 22;  // of a piece: below, threads cost more than they bring
 
@@ -89,7 +90,7 @@ void add_or_set(float value, bool add, float* row, int64_t count) {
   for (int64_t i = 0; i < count; ++i) row[i] = add ? row[i] + value : value;
 }
 
-void run_matrix_products(const ConvShape& s, const ConvCall& call) {
+void run_matrix_products(const ConvShape& s, const ConvTensors& call) {
   const int64_t pixels = s.height * s.width;
   const auto x = [&](int64_t image) {
     return MatrixView<const float>(call.x + image * s.ins * pixels, s.ins, pixels);
@@ -100,8 +101,8 @@ void run_matrix_products(const ConvShape& s, const ConvCall& call) {
   const MatrixView<const float> w(call.w, s.outs, s.ins);
   const float beta = call.accumulate ? 1 : 0;
   // The products are those of a linear layer, under other names.
-  switch (call.kind) {
-    case ConvKind::kForward:
+  switch (call.product) {
+    case Product::kForward:
       return parallel_for(s.images, [&](int64_t image) {
         const MatrixView<float> y(call.result + image * s.outs * pixels, s.outs, pixels);
         if (call.bias == nullptr) return dense_backward_data(w, x(image), beta, y);
@@ -110,12 +111,12 @@ void run_matrix_products(const ConvShape& s, const ConvCall& call) {
         }
         dense_backward_data(w, x(image), 1, y);
       });
-    case ConvKind::kBackwardData:
+    case Product::kBackwardData:
       return parallel_for(s.images, [&](int64_t image) {
         dense_backward_weight(w, g(image), beta,
                               {call.result + image * s.ins * pixels, s.ins, pixels});
       });
-    case ConvKind::kBackwardWeight: {
+    case Product::kBackwardWeight: {
       constexpr int64_t kOuts = 128;
       return parallel_for(ceil_div(s.outs, kOuts), [&](int64_t block) {
         const int64_t first = block * kOuts, outs = std::min(kOuts, s.outs - first);
@@ -129,10 +130,10 @@ void run_matrix_products(const ConvShape& s, const ConvCall& call) {
   }
 }
 
-void run(const ConvShape& shape, const ConvCall& call) {
+void run(const ConvShape& shape, const ConvTensors& call) {
   if (is_matrix_product(shape)) {
     run_matrix_products(shape, call);
-  } else if (call.kind == ConvKind::kBackwardWeight) {
+  } else if (call.product == Product::kBackwardWeight) {
     onednn::run_conv(call, cut_channels(shape), shape.groups == 1);
   } else {
     onednn::run_conv(call, cut_images(shape), true);
@@ -155,14 +156,14 @@ void dense_conv_forward(const ConvShape& shape, const float* x, const float* w, 
                         float beta, float* y) {
   check("dense_conv_forward", shape, {x, w, y}, beta);
   if (shape.images == 0) return;
-  run(shape, {ConvKind::kForward, x, w, nullptr, bias, y, beta != 0});
+  run(shape, {Product::kForward, x, w, nullptr, bias, y, beta != 0});
 }
 
 void dense_conv_backward_data(const ConvShape& shape, const float* g, const float* w, float beta,
                               float* dx) {
   check("dense_conv_backward_data", shape, {g, w, dx}, beta);
   if (shape.images == 0) return;
-  run(shape, {ConvKind::kBackwardData, nullptr, w, g, nullptr, dx, beta != 0});
+  run(shape, {Product::kBackwardData, nullptr, w, g, nullptr, dx, beta != 0});
 }
 
 void dense_conv_backward_weight(const ConvShape& shape, const float* g, const float* x, float beta,
@@ -173,7 +174,41 @@ void dense_conv_backward_weight(const ConvShape& shape, const float* g, const fl
     if (beta == 0) std::fill_n(dw, shape.w_size(), 0.0f);
     return;
   }
-  run(shape, {ConvKind::kBackwardWeight, x, nullptr, g, nullptr, dw, beta != 0});
+  run(shape, {Product::kBackwardWeight, x, nullptr, g, nullptr, dw, beta != 0});
+}
+
+void dense_conv_forward(const ConvShape& shape, const Bf16* x, const Bf16* w, const float* bias,
+                        float beta, Bf16* y) {
+  shape.check();
+  check_data("x", x, shape.x_size());
+  check_data("w", w, shape.w_size());
+  check_data("y", y, shape.y_size());
+  const float* wide_x = expanded(CopyOf::kFirst, x, shape.x_size());
+  const float* wide_w = expanded(CopyOf::kSecond, w, shape.w_size());
+  rounded_result(y, shape.y_size(), beta,
+                 [&](float* sums) { dense_conv_forward(shape, wide_x, wide_w, bias, beta, sums); });
+}
+
+void dense_conv_backward_data(const ConvShape& shape, const Bf16* g, const Bf16* w, float beta,
+                              Bf16* dx) {
+  shape.check();
+  check_data("g", g, shape.y_size());
+  check_data("w", w, shape.w_size());
+  check_data("dx", dx, shape.x_size());
+  const float* wide_g = expanded(CopyOf::kFirst, g, shape.y_size());
+  const float* wide_w = expanded(CopyOf::kSecond, w, shape.w_size());
+  rounded_result(dx, shape.x_size(), beta,
+                 [&](float* sums) { dense_conv_backward_data(shape, wide_g, wide_w, beta, sums); });
+}
+
+void dense_conv_backward_weight(const ConvShape& shape, const Bf16* g, const Bf16* x, float beta,
+                                float* dw) {
+  shape.check();
+  check_data("g", g, shape.y_size());
+  check_data("x", x, shape.x_size());
+  const float* wide_g = expanded(CopyOf::kFirst, g, shape.y_size());
+  const float* wide_x = expanded(CopyOf::kSecond, x, shape.x_size());
+  dense_conv_backward_weight(shape, wide_g, wide_x, beta, dw);
 }
 
 }  // namespace weft

@@ -17,6 +17,8 @@
 //
 // Cost: shape.flops() at the speed of oneDNN's convolutions, and copies of the tensors into the
 // layouts that these want. Primitives are kept, at most 256 of them, for shapes that come again.
+//
+// Test: tests/kernel/conv/dense_conv_test.cpp. Benchmark: `weft bench conv`.
 #pragma once
 
 #include "weft/core/bf16.h"

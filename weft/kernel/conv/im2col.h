@@ -9,7 +9,7 @@
 #pragma once
 
 #include "weft/kernel/conv/conv_shape.h"
-#include "weft/kernel/panel/product.h"
+#include "weft/kernel/panel/panel_product.h"
 
 namespace weft {
 

@@ -28,7 +28,7 @@ const dnnl::engine& cpu() {
 }
 
 // Else by output channels: the images are what dw sums over.
-bool cut_by_images(ConvKind kind) { return kind != ConvKind::kBackwardWeight; }
+bool cut_by_images(Product product) { return product != Product::kBackwardWeight; }
 
 dnnl::memory at(const Desc& desc, const float* data) {
   return {desc, cpu(), const_cast<float*>(data)};
@@ -133,7 +133,7 @@ struct Plan {
 };
 
 struct PlanKey {
-  ConvKind kind;
+  Product product;
   ConvShape shape;
   int64_t x_channels, y_channels;
   bool bias, accumulate;
@@ -176,13 +176,13 @@ Plan choose(const PlanKey& key, const Desc& x, const Desc& w, const Desc& y) {
                                    plain_bias(s.outs), any_y, strides, gaps, pads, pads)
                : describe<Forward>(cpu(), own_scratch(), kTraining, kDirect, any_x, any_w, any_y,
                                    strides, gaps, pads, pads);
-  if (key.kind == ConvKind::kForward) {
+  if (key.product == Product::kForward) {
     return {{Forward(forward), forward.scratchpad_desc()},
             {x, forward.src_desc()},
             {w, forward.weights_desc()},
             {y, forward.dst_desc()}};
   }
-  if (key.kind == ConvKind::kBackwardData) {
+  if (key.product == Product::kBackwardData) {
     using Backward = dnnl::convolution_backward_data;
     const auto backward = describe_backward<Backward>(cpu(), own_scratch(), forward, kDirect, any_x,
                                                       any_w, any_y, strides, gaps, pads, pads);
@@ -200,8 +200,10 @@ Plan choose(const PlanKey& key, const Desc& x, const Desc& w, const Desc& y) {
           {y, backward.diff_dst_desc()}};
 }
 
-Tensor& result_of(Plan& plan, ConvKind kind) {
-  return kind == ConvKind::kForward ? plan.y : kind == ConvKind::kBackwardData ? plan.x : plan.w;
+Tensor& result_of(Plan& plan, Product product) {
+  return product == Product::kForward        ? plan.y
+         : product == Product::kBackwardData ? plan.x
+                                             : plan.w;
 }
 
 std::shared_ptr<const Plan> make_plan(const PlanKey& key) {
@@ -210,7 +212,7 @@ std::shared_ptr<const Plan> make_plan(const PlanKey& key) {
   Plan plan = choose(key, plain_images(s.images, s.ins, key.x_channels, s.height, s.width),
                      plain_weights(s),
                      plain_images(s.images, s.outs, key.y_channels, s.out_height(), s.out_width()));
-  Tensor& result = result_of(plan, key.kind);
+  Tensor& result = result_of(plan, key.product);
   for (Tensor* tensor : {&plan.x, &plan.w, &plan.y}) {
     tensor == &result ? tensor->copy_out(key.accumulate) : tensor->copy_in();
   }
@@ -253,7 +255,7 @@ Alike copy_alike(Arena& arena, const Tensor& tensor, const float* data) {
   return {tensor.used, used};
 }
 
-void run_piece(const ConvCall& call, const ConvPiece& piece, const Plan& plan,
+void run_piece(const ConvTensors& call, const ConvPiece& piece, const Plan& plan,
                const std::optional<Alike>& alike) {
   static thread_local Kept kept;
   Arena arena(kept, plan.bytes());
@@ -265,8 +267,8 @@ void run_piece(const ConvCall& call, const ConvPiece& piece, const Plan& plan,
     tensor.copy.run(arena, {{DNNL_ARG_FROM, at(tensor.given, data)}, {DNNL_ARG_TO, used}});
     return used;
   };
-  const auto x = [&] { return operand(plan.x, call.x + piece.x, !cut_by_images(call.kind)); };
-  const auto w = [&] { return operand(plan.w, call.w + piece.w, cut_by_images(call.kind)); };
+  const auto x = [&] { return operand(plan.x, call.x + piece.x, !cut_by_images(call.product)); };
+  const auto w = [&] { return operand(plan.w, call.w + piece.w, cut_by_images(call.product)); };
   const auto y = [&] { return operand(plan.y, call.y + piece.y, false); };
   const auto run = [&](const Tensor& tensor, int64_t offset, int argument,
                        std::unordered_map<int, dnnl::memory> arguments) {
@@ -276,18 +278,18 @@ void run_piece(const ConvCall& call, const ConvPiece& piece, const Plan& plan,
     plan.product.run(arena, std::move(arguments));
     if (tensor.copied) tensor.copy.run(arena, {{DNNL_ARG_FROM, used}, {DNNL_ARG_TO, given}});
   };
-  switch (call.kind) {
-    case ConvKind::kForward: {
+  switch (call.product) {
+    case Product::kForward: {
       std::unordered_map<int, dnnl::memory> operands = {{DNNL_ARG_SRC, x()},
                                                         {DNNL_ARG_WEIGHTS, w()}};
       if (call.bias != nullptr)
         operands[DNNL_ARG_BIAS] = at(plain_bias(piece.shape.outs), call.bias);
       return run(plan.y, piece.y, DNNL_ARG_DST, std::move(operands));
     }
-    case ConvKind::kBackwardData:
+    case Product::kBackwardData:
       return run(plan.x, piece.x, DNNL_ARG_DIFF_SRC,
                  {{DNNL_ARG_DIFF_DST, y()}, {DNNL_ARG_WEIGHTS, w()}});
-    case ConvKind::kBackwardWeight:
+    case Product::kBackwardWeight:
       return run(plan.w, piece.w, DNNL_ARG_DIFF_WEIGHTS,
                  {{DNNL_ARG_DIFF_DST, y()}, {DNNL_ARG_SRC, x()}});
   }
@@ -295,11 +297,11 @@ void run_piece(const ConvCall& call, const ConvPiece& piece, const Plan& plan,
 
 }  // namespace
 
-void run_conv(const ConvCall& call, const std::vector<ConvPiece>& pieces, bool same_operand) {
+void run_conv(const ConvTensors& call, const std::vector<ConvPiece>& pieces, bool same_operand) {
   prepare();
   try {
     const auto plan_of = [&](const ConvPiece& piece) {
-      return find_plan({call.kind, piece.shape, piece.x_channels, piece.y_channels,
+      return find_plan({call.product, piece.shape, piece.x_channels, piece.y_channels,
                         call.bias != nullptr, call.accumulate});
     };
     static thread_local Kept kept;
@@ -307,10 +309,10 @@ void run_conv(const ConvCall& call, const std::vector<ConvPiece>& pieces, bool s
     std::optional<Alike> alike;
     if (same_operand && pieces.size() > 1) {
       const auto plan = plan_of(pieces.front());
-      const Tensor& tensor = cut_by_images(call.kind) ? plan->w : plan->x;
+      const Tensor& tensor = cut_by_images(call.product) ? plan->w : plan->x;
       if (tensor.copied) {
         arena.emplace(kept, tensor.used.get_size());
-        alike = copy_alike(*arena, tensor, cut_by_images(call.kind) ? call.w : call.x);
+        alike = copy_alike(*arena, tensor, cut_by_images(call.product) ? call.w : call.x);
       }
     }
     const auto item = [&](int64_t i) {

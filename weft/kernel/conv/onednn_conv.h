@@ -5,14 +5,13 @@
 #include <vector>
 
 #include "weft/kernel/conv/conv_shape.h"
+#include "weft/kernel/product.h"
 
 namespace weft::onednn {
 
-enum class ConvKind { kForward, kBackwardData, kBackwardWeight };
-
-// What the caller gave, whole. The result is y, x or w, as the kind says; that one is null here.
-struct ConvCall {
-  ConvKind kind;
+// What the caller gave, whole. The result is y, x or w, as the product says; that one is null here.
+struct ConvTensors {
+  Product product;
   const float* x;
   const float* w;
   const float* y;
@@ -31,6 +30,6 @@ struct ConvPiece {
 
 // Runs all pieces, of which no two write to the same place. same_operand: the operand that is not
 // cut, x for dw and else w, is the same and whole in all of them, and is copied only once.
-void run_conv(const ConvCall& call, const std::vector<ConvPiece>& pieces, bool same_operand);
+void run_conv(const ConvTensors& call, const std::vector<ConvPiece>& pieces, bool same_operand);
 
 }  // namespace weft::onednn

@@ -6,6 +6,7 @@
 
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
+#include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/dense/dense_small_batch.h"
 #include "weft/kernel/dense/onednn.h"
 #include "weft/kernel/operand_check.h"
@@ -217,6 +218,24 @@ void check_matrix(const char* product, const char* name, MatrixView<T> matrix, i
              name, rows, cols);
 }
 
+// Tokens that are expanded together: blocks are not cut below this, and copies stay small beside the
+// activations of a network.
+constexpr int64_t kExpandedTokens = 1024;
+
+// Calls product(rows of a, rows of c), as floats, for some tokens at a time.
+template <typename Run>
+void by_tokens(MatrixView<const Bf16> a, MatrixView<Bf16> c, float beta, Run product) {
+  for (int64_t first = 0; first < a.rows; first += kExpandedTokens) {
+    const int64_t tokens = std::min(kExpandedTokens, a.rows - first);
+    const MatrixView<Bf16> to = c.rows_from(first, tokens);
+    const MatrixView<const float> from = expanded(CopyOf::kFirst, a.rows_from(first, tokens));
+    const MatrixView<float> sums(fp32_copy(CopyOf::kResult, tokens * c.cols), tokens, c.cols);
+    if (beta != 0) expand(to, sums);
+    product(from, sums);
+    round_to_bf16(sums, to);
+  }
+}
+
 }  // namespace
 
 void dense_forward(MatrixView<const float> x, MatrixView<const float> w, const float* bias,
@@ -245,6 +264,43 @@ void dense_backward_weight(MatrixView<const float> g, MatrixView<const float> x,
   check_matrix("dense_backward_weight", "dw", dw, g.cols, x.cols);
   check_beta("dense_backward_weight", beta);
   run({true, false, g.rows, g, x, nullptr, beta, dw});
+}
+
+void dense_forward(MatrixView<const Bf16> x, MatrixView<const Bf16> w, const float* bias,
+                   float beta, MatrixView<Bf16> y) {
+  check_operand("dense_forward", "x", x, x.rows, x.cols);
+  check_operand("dense_forward", "w", w, w.rows, x.cols);
+  check_operand("dense_forward", "y", y, x.rows, w.rows);
+  const MatrixView<const float> wide_w = expanded(CopyOf::kSecond, w);
+  by_tokens(x, y, beta, [&](MatrixView<const float> some_x, MatrixView<float> sums) {
+    dense_forward(some_x, wide_w, bias, beta, sums);
+  });
+}
+
+void dense_backward_data(MatrixView<const Bf16> g, MatrixView<const Bf16> w, float beta,
+                         MatrixView<Bf16> dx) {
+  check_operand("dense_backward_data", "g", g, g.rows, g.cols);
+  check_operand("dense_backward_data", "w", w, g.cols, w.cols);
+  check_operand("dense_backward_data", "dx", dx, g.rows, w.cols);
+  const MatrixView<const float> wide_w = expanded(CopyOf::kSecond, w);
+  by_tokens(g, dx, beta, [&](MatrixView<const float> some_g, MatrixView<float> sums) {
+    dense_backward_data(some_g, wide_w, beta, sums);
+  });
+}
+
+// Blocks of tokens are added one after the other, whatever the threads.
+void dense_backward_weight(MatrixView<const Bf16> g, MatrixView<const Bf16> x, float beta,
+                           MatrixView<float> dw) {
+  check_operand("dense_backward_weight", "g", g, g.rows, g.cols);
+  check_operand("dense_backward_weight", "x", x, g.rows, x.cols);
+  int64_t first = 0;
+  do {  // once without tokens: dw is beta·dw
+    const int64_t tokens = std::min(kExpandedTokens, g.rows - first);
+    dense_backward_weight(expanded(CopyOf::kFirst, g.rows_from(first, tokens)),
+                          expanded(CopyOf::kSecond, x.rows_from(first, tokens)),
+                          first == 0 ? beta : 1.0f, dw);
+    first += tokens;
+  } while (first < g.rows);
 }
 
 std::string dense_isa() { return onednn::isa(); }

@@ -19,14 +19,14 @@
 // time, w as a whole, into memory that the calling thread keeps.
 //
 // Cost: 2·tokens·ins·outs flops at the speed of oneDNN's sgemm. Allocates at most 1.2 MB per thread
-// (or a row of a block, if that is more) besides what oneDNN does.
+// (or a row of a block, if that is more) besides what oneDNN does. Test: tests/kernel/dense. Benchmark:
+// `weft bench gemm`, where it is the peer "weft".
 #pragma once
 
 #include <string>
 
 #include "weft/core/bf16.h"
 #include "weft/core/matrix_view.h"
-#include "weft/pack/dense_tiles.h"
 
 namespace weft {
 
@@ -45,16 +45,6 @@ void dense_backward_weight(MatrixView<const float> g, MatrixView<const float> x,
                            MatrixView<float> dw);
 void dense_backward_weight(MatrixView<const Bf16> g, MatrixView<const Bf16> x, float beta,
                            MatrixView<float> dw);
-
-// The same of bf16 operands on a tile unit (tile_unit.h; Error without one), in bf16 arithmetic
-// with sums in fp32. The weights are packed once: forward `w.pack(W, true)`, backward `w.pack(W,
-// false)`. The gradient of the weights packs both operands in every call.
-void dense_forward(MatrixView<const Bf16> x, const DenseTiles& w, const float* bias, float beta,
-                   MatrixView<Bf16> y);
-void dense_backward_data(MatrixView<const Bf16> g, const DenseTiles& w, float beta,
-                         MatrixView<Bf16> dx);
-void dense_backward_weight_on_tiles(MatrixView<const Bf16> g, MatrixView<const Bf16> x, float beta,
-                                    MatrixView<float> dw);
 
 // The instruction set of oneDNN's products: the one that weft ran on when they were first used,
 // because oneDNN can be told only once per process. sse4 is the least.

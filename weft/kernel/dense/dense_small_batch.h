@@ -1,5 +1,5 @@
 // The dense forward product with few tokens, where the time goes into reading the weights: the peer
-// of multiply_stream (small_batch.h) for weights that are not sparse.
+// of stream_forward (stream/stream.h) for weights that are not sparse.
 //
 //   y [tokens, outs] = x [tokens, ins] * wᵀ + bias + beta * y        w: [outs, ins], as it lies
 //

@@ -21,42 +21,15 @@
 //
 // Cost: 2 · tokens · kept flops, bound by loads, and turning over g and x. The calling thread keeps
 // a float per kept entry and xᵀ, of which 4 MB or one panel at a time. Measured: docs/speed.md.
+//
+// Test: tests/kernel/masked. Benchmark: `weft bench gemm --op bwd_w_masked`.
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "weft/core/bf16.h"
-#include "weft/core/mask.h"
 #include "weft/core/matrix_view.h"
-#include "weft/core/pattern.h"
+#include "weft/kernel/masked/kept_entries.h"
 
 namespace weft {
-
-// Which entries of a [rows, cols] matrix are kept, in the order in which they are computed: blocks
-// of columns that make a panel of xᵀ, in a block row by row, in a row from left to right.
-class KeptEntries {
- public:
-  // The pattern says how wide blocks should be. The mask need not obey it; the closer, the faster.
-  KeptEntries(const Mask& mask, const Pattern& pattern);
-
-  int64_t rows() const { return rows_; }
-  int64_t cols() const { return cols_; }
-  int64_t block() const { return block_; }
-  int64_t blocks() const { return (cols_ + block_ - 1) / block_; }
-  int64_t tokens() const { return tokens_; }  // of a panel
-
-  // Entries starts(b)[r] to starts(b)[r + 1] are of row r in block b. `index` has their columns,
-  // counted from the first of the block; the last one is repeated until there are a multiple of 4.
-  const uint32_t* starts(int64_t block) const { return starts_.data() + block * rows_; }
-  const uint16_t* index() const { return index_.data(); }
-  int64_t size() const { return static_cast<int64_t>(index_.size()); }
-
- private:
-  int64_t rows_, cols_, block_, tokens_;
-  std::vector<uint32_t> starts_;  // [blocks * rows + 1]
-  std::vector<uint16_t> index_;
-};
 
 // beta is 0 (dw is only written) or 1.
 void masked_backward_weight(MatrixView<const float> g, MatrixView<const float> x,

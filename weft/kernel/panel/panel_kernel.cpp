@@ -291,7 +291,7 @@ HWY_INLINE void MultiplyShared(const PanelView& a, const PanelJob& job) {
 }
 
 void MultiplyPanel(const PanelView& a, const PanelJob& job) {
-  if (a.value_type == ValueType::kF32) return MultiplyShared<float>(a, job);
+  if (a.value_type == Precision::kFp32) return MultiplyShared<float>(a, job);
   return MultiplyShared<uint16_t>(a, job);
 }
 

@@ -1,9 +1,5 @@
-// How wide and deep a panel of the dense operand is.
-//
-// Width: a few vectors, whose sums stay in registers (panel_kernel.cpp). Depth: what
-// then fits L1, beside the lines of the pack and of C that pass through. A sparser matrix has fewer
-// entries per row of a panel to pay for loading and storing a row of C, so its panels are deeper
-// and narrower, and may be a little larger than L1 would hold at ease.
+#include "weft/kernel/panel/panel_size.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +8,6 @@
 
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
-#include "weft/kernel/sparse.h"
 
 namespace weft {
 namespace {

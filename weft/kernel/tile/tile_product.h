@@ -4,14 +4,14 @@
 // Sparse, from a tile pack A [rows, depth] and a dense B [depth, cols]: columns are cut into
 // stripes of 64, a few stripes are copied at a time (B stays in L2), and for each block of sharing
 // rows all of these are computed (so A is read once for them). C goes to a TileSink as in
-// product.h.
+// panel_product.h.
 //
 // Dense, from A [rows, depth] as it lies and DenseTiles of B [depth, cols]: C in blocks of 32 x 32.
 #pragma once
 
 #include "weft/core/bf16.h"
 #include "weft/core/matrix_view.h"
-#include "weft/kernel/panel/product.h"
+#include "weft/kernel/panel/panel_product.h"
 #include "weft/kernel/tile/tile_unit.h"
 #include "weft/pack/dense_tiles.h"
 #include "weft/pack/packed_matrix.h"

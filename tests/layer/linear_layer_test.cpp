@@ -1,0 +1,161 @@
+// What a framework may do with a linear layer, and what is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tests/layer/network.h"
+#include "weft/core/bf16.h"
+#include "weft/core/error.h"
+#include "weft/layer/linear_layer.h"
+
+namespace weft::test {
+namespace {
+
+// A mask from outside, as a run that is spread over processes has it from another one: before the
+// first pass or later, and never one that the recipe would contradict.
+TEST(LayerWithoutTorch, AGivenMaskIsUsedAndMustObey) {
+  const std::vector<float> w = gaussian(64, 1);
+  Mask mask(8, 8);
+  for (int64_t r = 0; r < 8; ++r) {
+    for (const int64_t c : {0, 1, 4, 5}) mask.set(r, c, true);
+  }
+  for (const bool first : {true, false}) {
+    LinearLayer layer(8, 8);
+    layer.configure(settings_of("static+dense_head=0", "2:4"));
+    if (!first) layer.begin_pass({w.data()}, true);
+    layer.give_mask(mask);
+    if (first) layer.begin_pass({w.data()}, true);
+    std::vector<float> x(8, 0.0f), y(8), dx(8);
+    x[1] = x[2] = 1.0f;
+    layer.forward<float>(w.data(), {x.data(), 1, 8}, nullptr, {y.data(), 1, 8});
+    for (size_t o = 0; o < 8; ++o) EXPECT_EQ(y[o], w[o * 8 + 1]);
+    std::fill(x.begin(), x.end(), 0.0f);
+    x[3] = 1.0f;
+    layer.backward_data<float>(w.data(), {x.data(), 1, 8}, {dx.data(), 1, 8});
+    for (size_t i = 0; i < 8; ++i) EXPECT_EQ(dx[i], i % 4 < 2 ? w[3 * 8 + i] : 0.0f) << i;
+    Mask crowded = mask;
+    crowded.set(0, 2, true);
+    EXPECT_THROW(layer.give_mask(crowded), Error);
+    EXPECT_THROW(layer.give_mask(Mask(8, 4)), Error);
+    EXPECT_EQ(layer.state().forward, mask);
+  }
+  for (const char* recipe : {"bi-mask", "s-ste", "static", "dense"}) {
+    LinearLayer layer(8, 8);
+    layer.configure(settings_of(recipe, "2:4"));
+    EXPECT_THROW(layer.give_mask(mask), Error) << recipe;
+  }
+}
+
+TEST(LayerWithoutTorch, AProductOfALayerThatIsNotReadyIsAnError) {
+  LinearLayer layer(8, 8);
+  layer.configure(settings_of("ste", "2:4"));
+  const std::vector<float> w = gaussian(64, 1), x = gaussian(8, 2);
+  std::vector<float> y(8);
+  const auto forward = [&] {
+    layer.forward<float>(w.data(), {x.data(), 1, 8}, nullptr, {y.data(), 1, 8});
+  };
+  EXPECT_THROW(forward(), Error) << "before the first pass";
+  layer.begin_pass({w.data()}, true);
+  EXPECT_NO_THROW(forward());
+  layer.count_step();
+  EXPECT_THROW(forward(), Error) << "with the masks of the weights before the step";
+  layer.bring_up_to_date({w.data()});
+  EXPECT_NO_THROW(forward());
+  const std::vector<Bf16> narrow(8);
+  std::vector<Bf16> result(8);
+  EXPECT_THROW(layer.forward<Bf16>(w.data(), {narrow.data(), 1, 8}, nullptr, {result.data(), 1, 8}),
+               Error);
+  LinearLayer lbc(8, 8);
+  lbc.configure(settings_of("lbc", "2:4"));
+  EXPECT_THROW(lbc.begin_pass({w.data()}, true), Error) << "without its scores";
+}
+
+// Weights that cannot be used leave no operands of the ones before.
+TEST(LayerWithoutTorch, AFailedUpdateLeavesNothingStale) {
+  LinearLayer layer(8, 8);
+  layer.configure(settings_of("ste", "2:4"));
+  std::vector<float> w = gaussian(64, 1);
+  layer.begin_pass({w.data()}, true);
+  const int64_t stamp = layer.stamp();
+  layer.count_step();
+  w[5] = NAN;
+  EXPECT_THROW(layer.bring_up_to_date({w.data()}), Error);
+  EXPECT_NE(layer.stamp(), stamp);
+  std::vector<float> y(8);
+  EXPECT_THROW(layer.forward<float>(w.data(), {w.data() + 8, 1, 8}, nullptr, {y.data(), 1, 8}),
+               Error);
+}
+
+// g and x as columns of wider matrices, as those of a fused projection.
+TEST(LayerWithoutTorch, ActivationsMayHaveGapsBetweenRows) {
+  constexpr int64_t kTokens = 12, kSize = 8, kWide = 20;
+  const std::vector<float> w = gaussian(64, 1), x = gaussian(kTokens * kWide, 2),
+                           g = gaussian(kTokens * kWide, 3);
+  const auto closed = [&](const std::vector<float>& wide) {
+    std::vector<float> all;
+    for (int64_t t = 0; t < kTokens; ++t) {
+      all.insert(all.end(), wide.begin() + t * kWide + 4, wide.begin() + t * kWide + 4 + kSize);
+    }
+    return all;
+  };
+  const std::vector<float> x2 = closed(x), g2 = closed(g);
+  for (const PlanMode mode : {PlanMode::kSparse, PlanMode::kDense}) {
+    for (const char* recipe : {"ste", "s-ste", "s-ste+fp8", "static+dense_head=0"}) {
+      SCOPED_TRACE(recipe);
+      LinearLayer layer(kSize, kSize);
+      layer.configure(settings_of(recipe, "2:4", mode));
+      layer.begin_pass({w.data()}, true);
+      const Pass pass = layer.next_pass();
+      std::vector<float> results[2];
+      for (const bool gaps : {false, true}) {
+        const MatrixView<const float> in(gaps ? x.data() + 4 : x2.data(), kTokens, kSize,
+                                         gaps ? kWide : kSize);
+        const MatrixView<const float> back(gaps ? g.data() + 4 : g2.data(), kTokens, kSize,
+                                           gaps ? kWide : kSize);
+        std::vector<float> y(kTokens * kSize), dx(kTokens * kSize), dw(kSize * kSize);
+        layer.forward<float>(w.data(), in, nullptr, {y.data(), kTokens, kSize});
+        layer.backward_data<float>(w.data(), back, {dx.data(), kTokens, kSize});
+        layer.backward_weight<float>(w.data(), back, in, pass, {dw.data(), kSize, kSize});
+        for (const auto* part : {&y, &dx, &dw}) {
+          results[gaps].insert(results[gaps].end(), part->begin(), part->end());
+        }
+      }
+      EXPECT_EQ(results[0], results[1]);
+    }
+  }
+}
+
+// A batch that is cut in two, each part told where it begins, draws the sample of the whole.
+TEST(LayerWithoutTorch, SamplesKnowWhereTheirTokensBegin) {
+  constexpr int64_t kTokens = 16, kSize = 8;
+  const std::vector<float> w = gaussian(kSize * kSize, 1), x = gaussian(kTokens * kSize, 2),
+                           g = gaussian(kTokens * kSize, 3);
+  for (const PlanMode mode : {PlanMode::kDense, PlanMode::kSparse}) {
+    LinearLayer layer(kSize, kSize);
+    layer.configure(settings_of("s-ste", "2:4", mode));
+    layer.begin_pass({w.data()}, true);
+    const auto dw_of = [&](int64_t first, int64_t tokens, Pass pass) {
+      std::vector<float> dw(kSize * kSize);
+      layer.backward_weight<float>(w.data(), {g.data() + first * kSize, tokens, kSize},
+                                   {x.data() + first * kSize, tokens, kSize}, pass,
+                                   {dw.data(), kSize, kSize});
+      return dw;
+    };
+    const std::vector<float> whole = dw_of(0, kTokens, {5, 0, 0, 0});
+    const std::vector<float> front = dw_of(0, 8, {5, 0, 0, 0}), back = dw_of(8, 8, {5, 0, 0, 8});
+    const std::vector<float> wrong = dw_of(8, 8, {5, 0, 0, 0});
+    double gap = 0.0, others = 0.0;
+    for (size_t i = 0; i < whole.size(); ++i) {
+      gap = std::max<double>(gap, std::abs(whole[i] - (front[i] + back[i])));
+      others = std::max<double>(others, std::abs(whole[i] - (front[i] + wrong[i])));
+    }
+    EXPECT_LT(gap, 1e-5);
+    EXPECT_GT(others, 1e-2);
+    EXPECT_THROW(dw_of(8, 8, {5, 0, 0, 6}), Error);
+  }
+}
+
+}  // namespace
+}  // namespace weft::test

@@ -1,0 +1,169 @@
+// Layers while the planner measures: what they compute does not depend on any time, only on the
+// choices and on the step from which these hold.
+#include <gtest/gtest.h>
+
+#include "tests/model_files.h"
+#include "weft/layer/conv_layer.h"
+#include "weft/layer/linear_layer.h"
+
+namespace weft {
+namespace {
+
+using test::gaussian;
+
+LayerSettings settings_with(std::shared_ptr<Planner> planner, const std::string& recipe) {
+  LayerSettings settings;
+  settings.recipe = Recipe::parse(recipe);
+  settings.total_steps = 1000;
+  settings.planner = std::move(planner);
+  return settings;
+}
+
+// All numbers of a step: y, dx and dw.
+using StepResult = std::vector<float>;
+
+// y = x Wᵀ with weights that move by dw after every step.
+class LinearRun {
+ public:
+  static constexpr int64_t kTokens = 64, kIns = 40, kOuts = 48;
+
+  LinearRun(std::shared_ptr<Planner> planner, const std::string& recipe)
+      : layer_(kOuts, kIns), w_(gaussian(kOuts * kIns, 1)) {
+    layer_.configure(settings_with(std::move(planner), recipe));
+  }
+
+  StepResult step() {
+    const std::vector<float> x = gaussian(kTokens * kIns, 2), g = gaussian(kTokens * kOuts, 3);
+    StepResult y(kTokens * kOuts), dx(kTokens * kIns), dw(kOuts * kIns);
+    layer_.begin_pass(w_.data(), /*training=*/true);
+    const Pass pass = layer_.next_pass();
+    layer_.forward<float>(w_.data(), {x.data(), kTokens, kIns}, nullptr,
+                          {y.data(), kTokens, kOuts});
+    layer_.backward_data<float>(w_.data(), {g.data(), kTokens, kOuts}, {dx.data(), kTokens, kIns});
+    layer_.backward_weight<float>(w_.data(), {g.data(), kTokens, kOuts}, {x.data(), kTokens, kIns},
+                                  pass, {dw.data(), kOuts, kIns});
+    for (size_t i = 0; i < w_.size(); ++i) w_[i] -= 1e-3f * dw[i];
+    layer_.count_step();
+    layer_.bring_up_to_date(w_.data());
+    y.insert(y.end(), dx.begin(), dx.end());
+    y.insert(y.end(), dw.begin(), dw.end());
+    return y;
+  }
+  void evaluate() {
+    const std::vector<float> x = gaussian(kTokens * kIns, 2);
+    StepResult y(kTokens * kOuts);
+    layer_.begin_pass(w_.data(), /*training=*/false);
+    layer_.forward<float>(w_.data(), {x.data(), kTokens, kIns}, nullptr,
+                          {y.data(), kTokens, kOuts});
+  }
+  const LinearLayer& layer() const { return layer_; }
+
+ private:
+  LinearLayer layer_;
+  std::vector<float> w_;
+};
+
+class ConvRun {
+ public:
+  ConvRun(std::shared_ptr<Planner> planner, const std::string& recipe)
+      : shape_(ConvShape::parse("3x16x7x6:24x3x3,pad=1")),
+        layer_(shape_),
+        w_(gaussian(shape_.w_size(), 1)) {
+    layer_.configure(settings_with(std::move(planner), recipe));
+  }
+
+  StepResult step() {
+    const std::vector<float> x = gaussian(shape_.x_size(), 2), g = gaussian(shape_.y_size(), 3);
+    StepResult y(g.size()), dx(x.size()), dw(w_.size());
+    const std::array<int64_t, 4> x_sizes = {3, 16, 7, 6}, y_sizes = {3, 24, 7, 6};
+    const auto of = [](auto* data, const std::array<int64_t, 4>& sizes) {
+      return ImageView<std::remove_pointer_t<decltype(data)>>(data, sizes);
+    };
+    layer_.begin_pass(w_.data(), /*training=*/true);
+    const Pass pass = layer_.next_pass();
+    layer_.forward<float>(w_.data(), of(x.data(), x_sizes), nullptr, of(y.data(), y_sizes));
+    layer_.backward_data<float>(w_.data(), of(g.data(), y_sizes), of(dx.data(), x_sizes));
+    layer_.backward_weight<float>(w_.data(), of(g.data(), y_sizes), of(x.data(), x_sizes), pass,
+                                  dw.data());
+    for (size_t i = 0; i < w_.size(); ++i) w_[i] -= 1e-3f * dw[i];
+    layer_.count_step();
+    layer_.bring_up_to_date(w_.data());
+    y.insert(y.end(), dx.begin(), dx.end());
+    y.insert(y.end(), dw.begin(), dw.end());
+    return y;
+  }
+  void evaluate() {
+    const std::vector<float> x = gaussian(shape_.x_size(), 2);
+    StepResult y(static_cast<size_t>(shape_.y_size()));
+    layer_.begin_pass(w_.data(), /*training=*/false);
+    layer_.forward<float>(w_.data(), ImageView<const float>(x.data(), {3, 16, 7, 6}), nullptr,
+                          ImageView<float>(y.data(), {3, 24, 7, 6}));
+  }
+  const ConvLayer& layer() const { return layer_; }
+
+ private:
+  ConvShape shape_;
+  ConvLayer layer_;
+  std::vector<float> w_;
+};
+
+template <typename Run>
+class TrialSteps : public testing::Test {};
+using Runs = testing::Types<LinearRun, ConvRun>;
+TYPED_TEST_SUITE(TrialSteps, Runs);
+
+std::shared_ptr<Planner> planner_of(PlanMode mode) { return std::make_shared<Planner>(mode, ""); }
+
+// While it measures, the run has the bits of one that is sparse throughout.
+TYPED_TEST(TrialSteps, CountSparseResultsWhileTheyMeasure) {
+  for (const char* recipe :
+       {"sr-ste", "s-ste", "t-sr-ste", "bi-mask", "static+dense_head=0", "s-ste+fp8"}) {
+    SCOPED_TRACE(recipe);
+    TypeParam measured(planner_of(PlanMode::kAuto), recipe);
+    TypeParam sparse(planner_of(PlanMode::kSparse), recipe);
+    for (int64_t step = 0; step < Trial::kSteps; ++step) {
+      ASSERT_EQ(measured.step(), sparse.step()) << "step " << step;
+      EXPECT_TRUE(measured.layer().telemetry(nullptr).plan_text().starts_with("sparse/sparse/"));
+    }
+  }
+}
+
+// An evaluation before the first step packs or copies what a trial then has to make by itself.
+TYPED_TEST(TrialSteps, DoNotDependOnAnEvaluationBefore) {
+  TypeParam evaluated(planner_of(PlanMode::kAuto), "sr-ste");
+  TypeParam plain(planner_of(PlanMode::kSparse), "sr-ste");
+  evaluated.evaluate();
+  for (int step = 0; step < 4; ++step) ASSERT_EQ(evaluated.step(), plain.step()) << step;
+  evaluated.evaluate();
+  ASSERT_EQ(evaluated.step(), plain.step());
+}
+
+// And a run that is given its choices has its bits, before and after they take effect.
+TYPED_TEST(TrialSteps, AreRepeatedByTheSavedChoices) {
+  const auto planner = planner_of(PlanMode::kAuto);
+  TypeParam measured(planner, "s-ste");
+  std::vector<StepResult> results;
+  while (results.size() < 2 * Trial::kSteps + 4) results.push_back(measured.step());
+  EXPECT_FALSE(planner->measured_before(measured.layer().state().step)) << "it never ends";
+  TypeParam repeated(std::make_shared<Planner>(Planner::from_saved(planner->saved())), "s-ste");
+  for (size_t i = 0; i < results.size(); ++i) {
+    ASSERT_EQ(repeated.step(), results[i]) << "step " << i;
+  }
+}
+
+// Choices that differ from what was computed before do change the numbers: the test above compares
+// something.
+TYPED_TEST(TrialSteps, ComputeOtherBitsOnOtherPaths) {
+  TypeParam dense(planner_of(PlanMode::kDense), "s-ste"),
+      sparse(planner_of(PlanMode::kSparse), "s-ste");
+  EXPECT_NE(dense.step(), sparse.step());
+}
+
+TYPED_TEST(TrialSteps, SayHowTheResultThatCountsWasComputed) {
+  TypeParam run(planner_of(PlanMode::kAuto), "sr-ste");
+  for (int i = 0; i < 3; ++i) run.step();
+  EXPECT_EQ(run.layer().telemetry(nullptr).plan_text(), "sparse/sparse/dense");
+}
+
+}  // namespace
+}  // namespace weft

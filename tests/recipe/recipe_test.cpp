@@ -1,0 +1,105 @@
+// The table of recipes, and recipes made of parts: which make sense, and why the others do not.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support.h"
+#include "weft/core/pattern.h"
+#include "weft/mask/solver.h"
+#include "weft/recipe/recipe.h"
+
+namespace weft::test {
+namespace {
+
+template <typename Action>
+void expect_error(Action action, const std::string& part) {
+  const std::string message = message_of(action);
+  EXPECT_TRUE(contains(message, part)) << message;
+}
+
+TEST(Recipe, TableHasTheNineRecipesAndEachMakesSenseAtEveryPattern) {
+  const std::vector<std::string> names = {"dense",    "ste",     "sr-ste", "static", "transposable",
+                                          "t-sr-ste", "bi-mask", "lbc",    "s-ste"};
+  ASSERT_EQ(recipes().size(), names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    EXPECT_EQ(recipes()[i].name, names[i]);
+    for (const char* pattern : {"2:4", "1:4", "4:8", "8:16", "2:4x2", "4:4"}) {
+      EXPECT_NO_THROW(recipes()[i].check(Pattern::parse(pattern))) << names[i] << " " << pattern;
+    }
+  }
+}
+
+TEST(Recipe, PartsCanBeExchanged) {
+  const Recipe recipe = Recipe::parse("s-ste+backward=bi-mask+gradient=mvue-two-draw+fp8");
+  EXPECT_EQ(recipe.forward->name, "soft");
+  EXPECT_EQ(recipe.backward->name, "bi-mask");
+  EXPECT_EQ(recipe.gradient->name, "mvue-two-draw");
+  EXPECT_EQ(recipe.schedule.permutation_every, 100);
+  EXPECT_TRUE(recipe.fp8);
+  EXPECT_DOUBLE_EQ(Recipe::parse("sr-ste+lambda=6e-5").lambda, 6e-5);
+  EXPECT_EQ(Recipe::parse("ste+decay=decoupled").lambda, 2e-4);
+  EXPECT_EQ(Recipe::parse("sr-ste+lambda=0+decay=decoupled").lambda, 0.0);
+}
+
+TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"dense+backward=bi-mask", "this one is dense"},
+      {"transposable+backward=bi-mask", "N:M along outputs already"},
+      {"ste+gradient=masked", "could never change"},
+      {"lbc+decay=gradient", "not chosen by magnitude"},
+      {"s-ste+mask_every=40", "continuous only if"},
+      {"static+mask_every=10", "could never change"},
+      {"transposable+mask_every=0", "not chosen by magnitude again and again"},
+      {"lbc+removal_end=0", "removal_end"},
+      {"t-sr-ste+dense_head=0.9", "leave no sparse steps"},
+      {"lbc+order_every=10", "learn their scores together"},
+  };
+  for (const auto& [text, reason] : cases) {
+    expect_error([&] { Recipe::parse(text).check(Pattern(2, 4)); }, reason);
+  }
+  expect_error([] { Recipe::parse("s-ste+gradient=mvue-two-draw").check(Pattern(1, 4)); },
+               "is for 2:4");
+  for (const char* idle :
+       {"ste+lambda=1e-3", "dense+mask_every=10", "lbc+mask_every=2", "sr-ste+removal_end=0.2",
+        "ste+permutation_every=5", "dense+dense_tail=0.1", "dense+order_every=5",
+        "ste+order_end=0.5", "static+order_every=5+order_end=0.5"}) {
+    expect_error([&] { Recipe::parse(idle); }, "has no effect");
+  }
+  expect_error([] { Recipe::parse("lbc+dense_head=0.5").check(Pattern(2, 4)); },
+               "after the dense head");
+  expect_error([] { Recipe::parse("sste"); }, "known are dense, ste");
+  expect_error([] { Recipe::parse("ste+forwards=soft"); }, "unknown part 'forwards'");
+  expect_error([] { Recipe::parse("ste+forward=hard"); }, "accepted are dense, top-n");
+  expect_error([] { Recipe::parse("ste+lambda=x"); }, "accepted is a number");
+  expect_error([] { Recipe::parse("ste+order_every=-1"); }, "number of steps, at least 0");
+  expect_error([] { Recipe::parse("ste+"); }, "not of the form");
+}
+
+TEST(Recipe, ASolverIsAPartOfTransposableMasks) {
+  for (const Solver& candidate : solvers()) {
+    const std::string part = fmt::format("+solver={}", candidate.name);
+    if (!candidate.transposable) {
+      expect_error([&] { Recipe::parse("transposable" + part); },
+                   "accepted are exact, flow, greedy-keep, greedy-prune");
+      continue;
+    }
+    for (const char* base :
+         {"transposable", "t-sr-ste", "static+forward=transposable", "ste+forward=transposable"}) {
+      const Recipe recipe = Recipe::parse(base + part);
+      EXPECT_EQ(&recipe.mask_solver(), &solver(candidate.name)) << base;
+      EXPECT_NO_THROW(recipe.check(Pattern(2, 4)));
+    }
+    for (const char* base : {"dense", "ste", "sr-ste", "static", "bi-mask", "lbc", "s-ste"}) {
+      expect_error([&] { Recipe::parse(base + part); },
+                   "solver has no effect: only forward=transposable");
+    }
+  }
+  EXPECT_EQ(Recipe::parse("transposable").mask_solver().name, "exact");
+  EXPECT_EQ(Recipe::parse("sr-ste").mask_solver().name, "magnitude");
+}
+
+}  // namespace
+}  // namespace weft::test

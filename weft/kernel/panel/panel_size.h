@@ -1,0 +1,22 @@
+// How wide and deep a panel of the dense operand is.
+//
+// Width: a few vectors, whose sums stay in registers (panel_kernel.cpp). Depth: what
+// then fits L1, beside the lines of the pack and of C that pass through. A sparser matrix has fewer
+// entries per row of a panel to pay for loading and storing a row of C, so its panels are deeper
+// and narrower, and may be a little larger than L1 would hold at ease.
+#pragma once
+
+#include "weft/core/pattern.h"
+#include "weft/pack/packed_matrix.h"
+
+namespace weft {
+
+// Which panels to pack for, on the instruction set in use: rows of which about `density` is kept,
+// `share` rows with one pattern, whole groups.
+PackTile tile_for(double density, int share, int group);
+inline PackTile tile_for(const Pattern& pattern) {
+  return tile_for(static_cast<double>(pattern.keep()) / pattern.group(), pattern.share(),
+                  pattern.group());
+}
+
+}  // namespace weft
