@@ -40,11 +40,16 @@ void prepare() {
 
 std::string isa() {
   prepare();
+#if !defined(__x86_64__)
+  // oneDNN counts instruction sets of x86 only: of other CPUs it says that they have all of them.
+  return current_isa();
+#else
   const int now = dnnl_get_effective_cpu_isa();
   if ((now & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core) return "avx3";
   if ((now & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2) return "avx2";
   if ((now & dnnl_cpu_isa_avx) == dnnl_cpu_isa_avx) return "avx";
   return (now & dnnl_cpu_isa_sse41) == dnnl_cpu_isa_sse41 ? "sse4" : current_isa();
+#endif
 }
 
 void sgemm(const Sgemm& p) {
