@@ -62,16 +62,20 @@ TEST(LeastSquares, IsTheSolutionOfTheNormalEquations) {
   }
 }
 
+// The tolerance is a share of what all steps gain. Here that is nearly the error of the start, which
+// with little noise is a million times the error of the solution.
 TEST(LeastSquares, ReachesTheErrorOfTheSolutionAlsoWhereThatIsHardToFind) {
-  for (const auto& [noise, bound] : {std::pair(0.1, 1e-10), {0.01, 1e-10}, {0.001, 1e-7}}) {
+  constexpr double kTolerance = 1e-14;
+  for (const double noise : {0.1, 0.01, 0.001}) {
     const SquaresProblem problem =
         draw_problem(5, draw_inputs(200, 32, 34, noise), Pattern(2, 4), 37);
-    const Solved solved = solve_squares(problem, 1e-14, 20'000);
+    const Solved solved = solve_squares(problem, kTolerance, 20'000);
+    const std::vector<double> start = errors_of(problem, masked(problem.w, problem.support));
     const std::vector<double> best = errors_of(problem, exact_squares(problem));
     const std::vector<double> found = errors_of(problem, solved.x);
     EXPECT_EQ(solved.report.unfinished_rows, 0) << noise;
     for (size_t r = 0; r < best.size(); ++r) {
-      EXPECT_NEAR(found[r], best[r], bound * best[r])
+      EXPECT_NEAR(found[r], best[r], 30 * kTolerance * start[r])
           << "row " << r << ", noise " << noise << ", seed " << test_seed();
     }
   }
