@@ -3,13 +3,14 @@
 #   make         build the release preset; the program is build/release/bin/weft
 #                (TORCH=DIR, here and below: with the torch of the Python environment DIR)
 #   make demo    set up, build, run the main job on generated data
-#   make test    set up, build, all tests, in release and under the sanitizers
+#   make test    set up, build, all tests, in release, in Python and under the sanitizers
+#   make python  the Python package, in build/python, an environment with PyTorch from PyPI
 #   make bench   the measurements, against their peers
 #   make format  clang-format on all sources (make format-check only looks)
 #   make fuzz    the readers of files under libFuzzer, FUZZ_SECONDS=300 each
 #   make stress  a 4 GB checkpoint through `weft mask`, with its peak memory
 #   make survive training runs killed at twenty random moments per recipe, and resumed
-.PHONY: build program demo test bench format format-check fuzz stress survive setup clean
+.PHONY: build program demo test python bench format format-check fuzz stress survive setup clean
 .DEFAULT_GOAL := build
 
 WEFT := build/release/bin/weft
@@ -33,9 +34,13 @@ demo: program
 
 test: build
 	ctest --preset release
+	@scripts/python test
 	@cmake --preset asan >/dev/null
 	cmake --build --preset asan
 	ctest --preset asan
+
+python: build
+	@scripts/python
 
 bench: program
 	$(WEFT) bench gemm

@@ -1,0 +1,225 @@
+"""Engine: the core layer of one module, and what it knows of the weights it last saw.
+
+The module owns the tensors; the core is called with addresses. The weights belong to the optimizer,
+so the engine must know when they are other ones:
+
+    count_step()       the optimizer has moved them (weft.attach)
+    weights_changed()  they were loaded or edited
+    a fingerprint      a sample of the weights, compared at every pass, catches the rest
+
+What follows from new weights (masks, packs) is made at the next pass, from the weights as that pass
+sees them: under FSDP only then all of them are there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from . import _core
+from ._core import Error
+
+
+class Planner:
+    """Decides dense or sparse for the layers of one model, by what the first steps measure.
+
+    ``mode`` is "auto", "dense" or "sparse". Copies and pickles start with an empty plan.
+    """
+
+    def __init__(self, mode: str = "auto") -> None:
+        self.mode = mode
+        self.core = _core.Planner(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"mode": self.mode}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["mode"])  # type: ignore[misc]
+
+
+@dataclass
+class Settings:
+    recipe: str = "s-ste"
+    pattern: str = "2:4"
+    total_steps: int = 0
+    seed: int = 0
+    number: int = 0  # of the layer in the model: tells its random numbers from those of others
+    label: str = ""
+    micro_batches: int = 1
+    telemetry: bool = False
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Of a linear layer kernel is None."""
+
+    outs: int
+    ins: int  # per group of channels
+    kernel: Optional[tuple[int, int]] = None
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1] if self.kernel else 1
+
+    def make_core(self) -> Any:
+        if self.kernel is None:
+            return _core.LinearLayer(self.outs, self.ins)
+        return _core.ConvLayer(
+            self.ins * self.groups, self.outs, self.kernel, self.stride, self.padding,
+            self.dilation, self.groups,
+        )  # fmt: skip
+
+
+_handles = itertools.count(1)
+_engines: "weakref.WeakValueDictionary[int, Engine]" = weakref.WeakValueDictionary()
+
+
+def engine_of(handle: int) -> "Engine":
+    """Operators name their layer by a number, which is all that a graph can hold."""
+    engine = _engines.get(handle)
+    if engine is None:
+        raise Error("the module of this layer is gone: keep the model while its graph is in use")
+    return engine
+
+
+class Engine:
+    KEY = 5  # int64 numbers of a key: seed, step, call, first token, stamp
+
+    def __init__(self, geometry: Geometry, settings: Settings, planner: Planner) -> None:
+        self.geometry = geometry
+        self.settings = settings
+        self.planner = planner
+        self.attached = False  # an optimizer reports its steps
+        self.calls = 0  # of kernels and of their plain counterparts, to see that a layer really ran
+        self._start()
+
+    def _start(self) -> None:
+        self.handle = next(_handles)
+        _engines[self.handle] = self
+        self.core = self.geometry.make_core()
+        s = self.settings
+        self.core.configure(
+            s.recipe, s.pattern, s.total_steps, s.seed, s.number, s.label, s.micro_batches,
+            0, 1, s.telemetry, self.planner.core,
+        )  # fmt: skip
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is known of the weights."""
+        self._fingerprint: Optional[int] = None
+        self._pending = False  # a step was counted, and the state does not follow it yet
+        self._changed = False  # the weights are said to be other ones
+        self._learned = False  # a gradient was computed from the weights as they are
+
+    # ---- copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "geometry": self.geometry,
+            "settings": self.settings,
+            "planner": self.planner,
+            "state": self.core.state(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.geometry, self.planner = state["geometry"], state["planner"]
+        self.settings = replace(state["settings"])
+        self.attached = False
+        self.calls = 0
+        self._start()
+        self.core.load_state(state["state"])
+
+    # ---- weights
+
+    @staticmethod
+    def host(tensor: Tensor) -> Tensor:
+        """As the core takes it: fp32, on the CPU, contiguous."""
+        return tensor.detach().to("cpu", torch.float32).contiguous()
+
+    def count_step(self) -> None:
+        self.core.count_step()
+        self._pending = True
+        self._learned = False
+
+    def weights_changed(self) -> None:
+        self._changed = True
+
+    def follow(self, weight: Tensor, scores: Optional[Tensor]) -> None:
+        """Brings masks and packs in line with the weights as they are."""
+        values = self.host(weight)
+        own = None if scores is None else self.host(scores)
+        addresses = values.data_ptr(), 0 if own is None else own.data_ptr()
+        fingerprint = self.core.fingerprint(addresses[0])
+        moved = self._fingerprint is not None and fingerprint != self._fingerprint
+        if self._pending:
+            self.core.bring_up_to_date(*addresses)
+            self._pending = self._changed = False
+        elif self._changed or moved:
+            if moved and not self._changed and self._learned and not self.attached:
+                raise Error(
+                    f"{self.settings.label or 'a layer'}: an optimizer moved the weights, and weft "
+                    "was not told: call weft.attach(model, optimizer) before the first step"
+                )
+            self.core.weights_changed(*addresses)
+            self._changed = False
+        self._fingerprint = fingerprint
+
+    def begin_pass(self, weight: Tensor, scores: Optional[Tensor], training: bool) -> None:
+        self.follow(weight, scores)
+        values = self.host(weight)
+        own = None if scores is None else self.host(scores)
+        self.core.begin_pass(values.data_ptr(), 0 if own is None else own.data_ptr(), training)
+
+    def next_key(self) -> list[int]:
+        return [*self.core.next_pass(), self.core.stamp]
+
+    def require_stamp(self, key: list[int]) -> None:
+        if key[4] != self.core.stamp:
+            raise Error(
+                f"a backward pass through {self.settings.label or 'a layer'} after its weights or "
+                "masks have changed: run the forward pass again after every optimizer step"
+            )
+        self._learned = True
+
+    def is_packed(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether weft's kernels compute; if not, torch's operators do, on masked operands."""
+        return (
+            weight.device.type == "cpu"
+            and weight.dtype == torch.float32
+            and x.dtype == torch.float32
+            and weight.is_contiguous()
+            and not self.plain
+        )
+
+    plain = False  # for tests: leave weft's kernels out
+
+    def effective(self, weight: Tensor) -> Tensor:
+        """W̃ as the state has it, in the dtype and on the device of the weight."""
+        if not self.core.sparse:
+            return weight.detach().clone()
+        wide = weight.dtype == torch.float64
+        values = weight.detach().to("cpu", torch.float64 if wide else torch.float32).contiguous()
+        out = torch.empty_like(values)
+        self.core.effective(values.data_ptr(), out.data_ptr(), wide)
+        return out.to(weight.device, weight.dtype)
+
+    def mask(self, like: Tensor, *, backward: bool = False) -> Optional[Tensor]:
+        """As ones and zeros of a tensor's shape, dtype and device; None: everything is kept."""
+        found = self.core.mask(backward)
+        if found is None:
+            return None
+        return torch.from_numpy(found).view(like.shape).to(like.device, like.dtype)
+
+    def settle(self, weight: Tensor, scores: Optional[Tensor]) -> None:
+        """Before the state is saved: it follows the last step."""
+        if self._pending:
+            self.follow(weight, scores)

@@ -1,0 +1,249 @@
+"""Linear and Conv2d layers that train by a recipe: subclasses of torch's own.
+
+``weight`` and ``bias`` are the Parameters of torch's layer, under its names. The state of the recipe
+(masks, β, permutation, counters) is extra state, one uint8 tensor; lbc's ``scores`` are a Parameter.
+`weft.sparsify_` turns the layers of a model into these; they can be made by hand too::
+
+    layer = weft.nn.Linear(768, 3072, recipe="t-sr-ste", pattern="2:4", total_steps=1000)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from . import _core
+from ._core import Error
+from .engine import Engine, Geometry, Planner, Settings
+from . import ops
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+class SparseLayer(torch.nn.Module):
+    """What both have in common."""
+
+    weight: Tensor
+    scores: Optional[Tensor]  # of recipes that learn some
+    _weft: Engine
+    _clock: Tensor  # which pass is next: the key of the operators
+
+    def _geometry(self) -> Geometry:
+        raise NotImplementedError
+
+    def _sparsify(self, settings: Settings, planner: Planner) -> None:
+        """The recipe begins here."""
+        # Not submodules, buffers or parameters: torch is not to move, broadcast or list them.
+        engine = Engine(self._geometry(), settings, planner)
+        object.__setattr__(self, "_weft", engine)
+        object.__setattr__(self, "_clock", torch.zeros(Engine.KEY, dtype=torch.int64))
+        shape = engine.core.score_shape
+        if shape is not None:
+            first = torch.empty(shape, dtype=torch.float32)
+            engine.core.first_scores(first.data_ptr())
+            first = first.to(self.weight.device, self.weight.dtype)
+            self.register_parameter("scores", torch.nn.Parameter(first))
+        else:
+            object.__setattr__(self, "scores", None)
+
+    def _densify(self) -> None:
+        with torch.no_grad():
+            self.weight.copy_(self.effective_weight())
+        if self.scores is not None:
+            del self.scores
+        else:
+            del self.__dict__["scores"]
+        del self.__dict__["_weft"], self.__dict__["_clock"]
+
+    def _key(self) -> Tensor:
+        """Begins a pass: finds the masks that are due, and says which sample it draws."""
+        if not torch.is_grad_enabled():
+            return self._clock
+        torch.ops.weft.prepare(
+            self.weight, self.scores, self._clock, self._weft.handle, self.training
+        )
+        return self._clock.clone()
+
+    # ---- what users ask for
+
+    recipe = property(lambda self: self._weft.settings.recipe)
+    pattern = property(lambda self: self._weft.settings.pattern)
+    step = property(lambda self: self._weft.core.step)
+
+    @property
+    def path(self) -> str:
+        """"packed": weft's kernels compute; "plain": torch's operators, on masked operands."""
+        return "packed" if self._weft.is_packed(self.weight.new_empty(0), self.weight) else "plain"
+
+    def effective_weight(self) -> Tensor:
+        """W̃ as an evaluation multiplies with it: zero outside the mask."""
+        self._weft.begin_pass(self.weight, self.scores, False)
+        return self._weft.effective(self.weight)
+
+    def mask(self) -> Optional[Tensor]:
+        """The forward mask, of the shape of the weight; None: the layer is dense at this step."""
+        self._weft.begin_pass(self.weight, self.scores, False)
+        found = self._weft.core.mask()
+        return None if found is None else torch.from_numpy(found).view(self.weight.shape)
+
+    def give_mask(self, mask: Tensor) -> None:
+        """Sets the mask that a recipe with a fixed mask (static) keeps, or others begin with."""
+        self._weft.core.give_mask(mask.detach().to("cpu", torch.bool).contiguous().numpy())
+
+    def weights_changed(self) -> None:
+        """The weights were loaded or edited: masks and packs are made again at the next pass."""
+        self._weft.weights_changed()
+
+    # ---- saving and loading
+
+    def get_extra_state(self) -> Tensor:
+        self._weft.settle(self.weight, self.scores)
+        return torch.frombuffer(bytearray(self._weft.core.state()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self._weft.core.load_state(bytes(state.cpu().numpy().tobytes()))
+        self._weft.forget()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        missing: list[str] = []
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing, unexpected_keys, error_msgs
+        )
+        # A dense checkpoint has weights only: the recipe starts again with them.
+        own = {prefix + "_extra_state", prefix + "scores"}
+        missing_keys.extend(key for key in missing if key not in own)
+        if prefix + "_extra_state" not in state_dict:
+            self._weft.weights_changed()
+            _say_once(self._weft, "the checkpoint is dense: the state of the recipe starts again")
+
+    def __getstate__(self) -> dict[str, Any]:  # of copies and pickles
+        self._weft.settle(self.weight, self.scores)
+        return self.__dict__.copy()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, recipe={self.recipe}, pattern={self.pattern}"
+
+
+_said: set[str] = set()
+
+
+def _say_once(engine: Engine, message: str) -> None:
+    import warnings
+
+    if message not in _said:
+        _said.add(message)
+        warnings.warn(f"weft: {message} ({engine.settings.label or 'a layer'} and others)")
+
+
+def _under_autocast(x: Tensor, weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and torch.is_autocast_enabled("cpu") and x.is_floating_point()
+
+
+class Linear(SparseLayer, torch.nn.Linear):
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        recipe: str = "s-ste",
+        pattern: str = "2:4",
+        total_steps: int = 0,
+        seed: int = 0,
+    ) -> None:
+        torch.nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
+        self._sparsify(Settings(recipe, pattern, total_steps, seed), Planner())
+
+    def _geometry(self) -> Geometry:
+        return Geometry(self.out_features, self.in_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 0 or x.shape[-1] != self.in_features:
+            raise Error(
+                f"{self._weft.settings.label or 'Linear'}: an input of {list(x.shape)} for a layer "
+                f"of {self.in_features} features"
+            )
+        if _under_autocast(x, self.weight):
+            with torch.autocast("cpu", enabled=False):
+                return self._product(x.float()).to(torch.get_autocast_dtype("cpu"))
+        return self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
+        key = self._key()
+        return torch.ops.weft.linear(
+            x, self.weight, self.bias, self.scores, key, self._weft.handle
+        )
+
+
+class Conv2d(SparseLayer, torch.nn.Conv2d):
+    def __init__(
+        self,
+        *args: Any,
+        recipe: str = "s-ste",
+        pattern: str = "2:4",
+        total_steps: int = 0,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        torch.nn.Conv2d.__init__(self, *args, **kwargs)
+        problem = Conv2d.objection(self)
+        if problem:
+            raise Error(f"a convolution that {problem} cannot be a layer of weft")
+        self._sparsify(Settings(recipe, pattern, total_steps, seed), Planner())
+
+    @staticmethod
+    def objection(conv: torch.nn.Conv2d) -> str:
+        """Why weft cannot compute it, or nothing."""
+        if conv.padding_mode != "zeros":
+            return f"pads with {conv.padding_mode}"
+        if conv.padding == "same" and any(
+            d * (k - 1) % 2 for d, k in zip(conv.dilation, conv.kernel_size)
+        ):
+            return "pads one side more than the other"
+        return ""
+
+    def _geometry(self) -> Geometry:
+        if self.padding == "same":
+            padding = tuple(d * (k - 1) // 2 for d, k in zip(self.dilation, self.kernel_size))
+        else:
+            padding = (0, 0) if self.padding == "valid" else _pair(self.padding)
+        return Geometry(
+            self.out_channels, self.in_channels // self.groups, _pair(self.kernel_size),
+            _pair(self.stride), _pair(padding), _pair(self.dilation), self.groups,
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 3:  # one image
+            return self.forward(x.unsqueeze(0)).squeeze(0)
+        if x.dim() != 4 or x.shape[1] != self.in_channels:
+            raise Error(
+                f"{self._weft.settings.label or 'Conv2d'}: an input of {list(x.shape)} for a layer "
+                f"of [images, {self.in_channels}, height, width]"
+            )
+        if _under_autocast(x, self.weight):
+            with torch.autocast("cpu", enabled=False):
+                return self._product(x.float()).to(torch.get_autocast_dtype("cpu"))
+        return self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
+        g = self._weft.geometry
+        key = self._key()
+        return torch.ops.weft.conv2d(
+            x, self.weight, self.bias, self.scores, key, self._weft.handle,
+            list(g.stride), list(g.padding), list(g.dilation), g.groups,
+        )  # fmt: skip

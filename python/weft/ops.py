@@ -1,0 +1,364 @@
+"""The operators torch.ops.weft.*: the three products of a layer, as functions of their arguments.
+
+    prepare(weight, scores, clock!, layer, training)           masks that are due; which pass it is
+    linear(x, weight, bias, scores, key, layer) -> y           and conv2d
+    linear_backward(g, x, weight, scores, key, layer, ...) -> dx, dw, ds
+
+``layer`` names the engine that has the masks and packs of a module. ``key`` is a copy of the clock
+after `prepare`: seed, step, call and first token, which choose the sample of the gradient, and the
+stamp of the masks. With the same arguments an operator gives the same result; what the engine keeps
+(packs) only saves work.
+
+fp32 on the CPU runs on weft's kernels. Other dtypes and devices run the same formulas on torch's
+operators with masked operands (`_plain_*`).
+"""
+
+# torch reads the types of the operators off these functions; 2.4 does not know list[int], nor
+# annotations that are strings.
+from typing import Any, List, Optional, Tuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import _core
+from .engine import Engine, engine_of
+
+
+def _address(tensor: Optional[Tensor]) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+@torch.library.custom_op("weft::prepare", mutates_args={"clock"})
+def prepare(
+    weight: Tensor, scores: Optional[Tensor], clock: Tensor, layer: int, training: bool
+) -> None:
+    engine = engine_of(layer)
+    engine.begin_pass(weight, scores, training)
+    clock.copy_(torch.tensor(engine.next_key(), dtype=torch.int64))
+
+
+@prepare.register_fake
+def _(weight: Tensor, scores: Optional[Tensor], clock: Tensor, layer: int, training: bool) -> None:
+    pass
+
+
+# ---- weft's kernels, or torch's operators: each in one place
+
+
+def _fp8(x: Tensor, format: str) -> Tensor:
+    host = Engine.host(x)
+    return torch.from_numpy(_core.round_fp8(host.numpy(), format)).to(x.device, x.dtype)
+
+
+class _Plain:
+    """The formulas on torch's operators, for dtypes and devices that weft's kernels do not take."""
+
+    def __init__(self, engine: Engine, weight: Tensor) -> None:
+        self.engine, self.weight = engine, weight
+        self.fp8 = engine.core.fp8
+
+    def operand(self) -> Tensor:
+        w = self.engine.effective(self.weight)
+        return _fp8(w, "e4m3") if self.fp8 else w
+
+    def backward_operand(self) -> Tensor:
+        w = self.engine.effective(self.weight)
+        mask = self.engine.mask(w, backward=True)
+        w = w if mask is None else w * mask
+        return _fp8(w, "e5m2") if self.fp8 else w
+
+    def gradient(self, g: Tensor, key: List[int]) -> Tensor:
+        """The sample of g that dW is made of."""
+        host = Engine.host(g)
+        scales = torch.empty_like(host)
+        sizes = list(g.shape) if g.dim() == 4 else host.numel() // max(1, g.shape[-1])
+        if self.engine.core.sample_scales(host.data_ptr(), sizes, key[:4], scales.data_ptr()):
+            g = g * scales.to(g.device, g.dtype)
+        return _fp8(g, "e5m2") if self.fp8 else g
+
+    def input(self, x: Tensor, format: str) -> Tensor:
+        return _fp8(x, format) if self.fp8 else x
+
+    def keep(self, dw: Tensor) -> Tensor:
+        """Of a masked gradient, what the mask keeps."""
+        mask = self.engine.mask(dw) if self.engine.core.masks_gradient else None
+        return dw if mask is None else dw * mask
+
+
+def _score_gradient(engine: Engine, weight: Tensor, dw: Tensor, scores: Tensor) -> Tensor:
+    wide = weight.dtype == torch.float64
+    dtype = torch.float64 if wide else torch.float32
+    values = weight.detach().to("cpu", dtype).contiguous()
+    gradient = dw.to("cpu", dtype).contiguous()
+    out = torch.empty(scores.shape, dtype=dtype)
+    engine.core.score_gradient(values.data_ptr(), gradient.data_ptr(), out.data_ptr(), wide)
+    return out.to(scores.device, scores.dtype)
+
+
+def _begin(layer: int, weight: Tensor, scores: Optional[Tensor]) -> Engine:
+    engine = engine_of(layer)
+    engine.begin_pass(weight, scores, False)  # nothing is due after `prepare`
+    engine.calls += 1
+    return engine
+
+
+# ---- linear
+
+
+@torch.library.custom_op("weft::linear", mutates_args=())
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],
+    scores: Optional[Tensor],
+    key: Tensor,
+    layer: int,
+) -> Tensor:
+    engine = _begin(layer, weight, scores)
+    if not engine.is_packed(x, weight):
+        plain = _Plain(engine, weight)
+        return F.linear(plain.input(x, "e4m3"), plain.operand().to(x.dtype), bias)
+    rows = x.contiguous()
+    outs, ins = weight.shape
+    y = x.new_empty((*x.shape[:-1], outs))
+    engine.core.forward(
+        _address(weight), _address(scores), _address(rows), rows.numel() // max(1, ins),
+        _address(bias), _address(y),
+    )  # fmt: skip
+    return y
+
+
+@linear.register_fake
+def _(
+    x: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],
+    scores: Optional[Tensor],
+    key: Tensor,
+    layer: int,
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+@torch.library.custom_op("weft::linear_backward", mutates_args=())
+def linear_backward(
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    scores: Optional[Tensor],
+    key: Tensor,
+    layer: int,
+    needs_x: bool,
+    needs_weight: bool,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    engine, pass_key = engine_of(layer), key.tolist()
+    engine.require_stamp(pass_key)
+    dx, dw, ds = (x.new_empty(0) for _ in range(3))
+    outs, ins = weight.shape
+    if engine.is_packed(x, weight) and g.dtype == torch.float32:
+        rows, gradient = x.contiguous(), g.contiguous()
+        tokens = gradient.numel() // max(1, outs)
+        common = _address(weight), _address(scores), _address(gradient)
+        if needs_x:
+            dx = torch.empty(x.shape, dtype=x.dtype)
+            engine.core.backward_data(*common, tokens, _address(dx))
+        if needs_weight:
+            dw = torch.empty(weight.shape, dtype=weight.dtype)
+            engine.core.backward_weight(*common, _address(rows), tokens, pass_key[:4], _address(dw))
+    else:
+        plain = _Plain(engine, weight)
+        if needs_x:
+            rounded = _fp8(g, "e5m2") if plain.fp8 else g
+            dx = rounded @ plain.backward_operand().to(g.dtype)
+        if needs_weight:
+            sampled = plain.gradient(g, pass_key).reshape(-1, outs)
+            rows = plain.input(x, "e5m2").reshape(-1, ins)
+            dw = plain.keep((sampled.t() @ rows).to(weight.dtype))
+    if needs_weight and scores is not None:
+        ds = _score_gradient(engine, weight, dw, scores)
+    return dx, dw, ds
+
+
+@linear_backward.register_fake
+def _(
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    scores: Optional[Tensor],
+    key: Tensor,
+    layer: int,
+    needs_x: bool,
+    needs_weight: bool,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    return (
+        x.new_empty(x.shape if needs_x else 0),
+        weight.new_empty(weight.shape if needs_weight else 0),
+        weight.new_empty(scores.shape if needs_weight and scores is not None else 0),
+    )
+
+
+def _save(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, scores, key, layer = inputs[:6]
+    ctx.save_for_backward(x, weight, scores, key)
+    ctx.layer = layer
+    ctx.geometry = inputs[6:]
+
+
+def _linear_backward(ctx: Any, g: Tensor) -> Tuple[Any, ...]:
+    x, weight, scores, key = ctx.saved_tensors
+    needs_x, needs_weight, needs_bias, needs_scores = ctx.needs_input_grad[:4]
+    dx, dw, ds = linear_backward(
+        g, x, weight, scores, key, ctx.layer, needs_x, needs_weight or needs_scores
+    )
+    return (
+        dx if needs_x else None,
+        dw if needs_weight else None,
+        g.reshape(-1, g.shape[-1]).sum(0) if needs_bias else None,
+        ds if needs_scores else None,
+        None,
+        None,
+    )
+
+
+linear.register_autograd(_linear_backward, setup_context=_save)
+
+
+# ---- convolution. geometry: stride, padding, dilation (two numbers each), groups
+
+
+@torch.library.custom_op("weft::conv2d", mutates_args=())
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],
+    scores: Optional[Tensor],
+    key: Tensor,
+    layer: int,
+    stride: List[int],
+    padding: List[int],
+    dilation: List[int],
+    groups: int,
+) -> Tensor:
+    engine = _begin(layer, weight, scores)
+    if not engine.is_packed(x, weight):
+        plain = _Plain(engine, weight)
+        operand = plain.operand().to(x.dtype)
+        return F.conv2d(plain.input(x, "e4m3"), operand, bias, stride, padding, dilation, groups)
+    y = torch.empty(engine.core.out_sizes(list(x.shape)), dtype=x.dtype)
+    engine.core.forward(
+        _address(weight), _address(scores), _address(x), list(x.shape), list(x.stride()),
+        _address(bias), _address(y),
+    )  # fmt: skip
+    return y
+
+
+@conv2d.register_fake
+def _(
+    x: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],
+    scores: Optional[Tensor],
+    key: Tensor,
+    layer: int,
+    stride: List[int],
+    padding: List[int],
+    dilation: List[int],
+    groups: int,
+) -> Tensor:
+    sizes = [
+        (x.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i]
+        + 1
+        for i in range(2)
+    ]
+    return x.new_empty((x.shape[0], weight.shape[0], *sizes))
+
+
+@torch.library.custom_op("weft::conv2d_backward", mutates_args=())
+def conv2d_backward(
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    scores: Optional[Tensor],
+    key: Tensor,
+    layer: int,
+    stride: List[int],
+    padding: List[int],
+    dilation: List[int],
+    groups: int,
+    needs_x: bool,
+    needs_weight: bool,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    engine, pass_key = engine_of(layer), key.tolist()
+    engine.require_stamp(pass_key)
+    dx, dw, ds = (x.new_empty(0) for _ in range(3))
+    if engine.is_packed(x, weight) and g.dtype == torch.float32:
+        common = _address(weight), _address(scores), _address(g), list(g.stride())
+        if needs_x:
+            dx = torch.empty(x.shape, dtype=x.dtype)
+            engine.core.backward_data(*common, _address(dx), list(x.shape))
+        if needs_weight:
+            dw = torch.empty(weight.shape, dtype=weight.dtype)
+            engine.core.backward_weight(
+                *common, _address(x), list(x.shape), list(x.stride()), pass_key[:4], _address(dw)
+            )
+    else:
+        plain = _Plain(engine, weight)
+
+        def gradients(gradient: Tensor, input: Tensor, w: Tensor, which: List[bool]) -> Any:
+            return torch.ops.aten.convolution_backward(
+                gradient, input, w, None, stride, padding, dilation, False, [0, 0], groups, which
+            )
+
+        if needs_x:
+            rounded = _fp8(g, "e5m2") if plain.fp8 else g
+            operand = plain.backward_operand().to(g.dtype)
+            dx = gradients(rounded, x, operand, [True, False, False])[0]
+        if needs_weight:
+            sampled = plain.gradient(g.contiguous(), pass_key)
+            rows = plain.input(x, "e5m2")
+            dw = gradients(sampled, rows, weight.detach().to(g.dtype), [False, True, False])[1]
+            dw = plain.keep(dw.to(weight.dtype))
+    if needs_weight and scores is not None:
+        ds = _score_gradient(engine, weight, dw, scores)
+    return dx, dw, ds
+
+
+@conv2d_backward.register_fake
+def _(
+    g: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    scores: Optional[Tensor],
+    key: Tensor,
+    layer: int,
+    stride: List[int],
+    padding: List[int],
+    dilation: List[int],
+    groups: int,
+    needs_x: bool,
+    needs_weight: bool,
+) -> Tuple[Tensor, Tensor, Tensor]:
+    return (
+        x.new_empty(x.shape if needs_x else 0),
+        weight.new_empty(weight.shape if needs_weight else 0),
+        weight.new_empty(scores.shape if needs_weight and scores is not None else 0),
+    )
+
+
+def _conv2d_backward(ctx: Any, g: Tensor) -> Tuple[Any, ...]:
+    x, weight, scores, key = ctx.saved_tensors
+    needs_x, needs_weight, needs_bias, needs_scores = ctx.needs_input_grad[:4]
+    dx, dw, ds = conv2d_backward(
+        g, x, weight, scores, key, ctx.layer, *ctx.geometry, needs_x, needs_weight or needs_scores
+    )
+    return (
+        dx if needs_x else None,
+        dw if needs_weight else None,
+        g.sum((0, 2, 3)) if needs_bias else None,
+        ds if needs_scores else None,
+        *[None] * 6,
+    )
+
+
+conv2d.register_autograd(_conv2d_backward, setup_context=_save)
