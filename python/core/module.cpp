@@ -1,5 +1,7 @@
 // weft._core: the folders of weft that need no torch, for Python. What a user calls is in
 // python/weft; it checks arguments, and this file and its neighbours only pass them on.
+#include <nanobind/stl/string.h>
+
 #include "python/core/arrays.h"
 #include "weft/core/isa.h"
 #include "weft/core/parallel.h"
