@@ -81,31 +81,34 @@
   EVERY_COMPARE(with, name)                                                                    \
   with(name, ", 8") with(name, ", 9") with(name, ", 10") with(name, ", 11") with(name, ", 12") \
       with(name, ", 13") with(name, ", 14") with(name, ", 15")
-#define CLASSIFY(name)                                                                  \
-  ONE(name " k1, zmm2, 0x81")                                                           \
-  ONE(name " k2{k3}, zmm22, 0x9f") ONE(name " k3, ymm9, 0x18") ONE(name " k4, xmm9, 2") \
-      ONE(name " k4, xmm9, 4") ONE(name " k5, zmm9, 0x8")
+#define CLASSIFY(name)                                                          \
+  ONE(name " k1, zmm2, 0x81")                                                   \
+  ONE(name " k2{k3}, zmm22, 0x9f")                                              \
+  ONE(name " k3, ymm9, 0x18") ONE(name " k4, xmm9, 2") ONE(name " k4, xmm9, 4") \
+      ONE(name " k5, zmm9, 0x8")
 #define MASKS(name)          \
   PLAIN(name "b k1, k2, k3") \
   PLAIN(name "w k1, k2, k3") PLAIN(name "d k4, k5, k6") PLAIN(name "q k7, k1, k2")
-#define MASK_MOVES(suffix, general, part)                                                   \
-  PLAIN("kmov" suffix " k1, k2")                                                            \
-  PLAIN("kmov" suffix " k3, " part " ptr [rdi+r9*4+40]")                                    \
-      PLAIN("kmov" suffix " " part " ptr [rdi-8], k5") PLAIN("kmov" suffix " k6, " general) \
-          PLAIN("kmov" suffix " " general ", k7") PLAIN("knot" suffix " k4, k5")            \
-              PLAIN("kortest" suffix " k1, k2") PLAIN("kortest" suffix " k0, k0")           \
-                  PLAIN("kshiftl" suffix " k1, k2, 3") PLAIN("kshiftr" suffix " k3, k4, 5") \
-                      PLAIN("kshiftl" suffix " k1, k2, 0") PLAIN("kshiftr" suffix " k1, k2, 70")
-#define INSERT(name)                                                                             \
-  ONE(name "x4 zmm1{k1}, zmm2, xmm30, 3")                                                        \
-  ONE(name "x4 ymm17, ymm2, xmmword ptr [rdi+48], 1") ONE(name "x8 zmm1{k1}{z}, zmm22, ymm3, 1") \
-      ONE(name "x8 zmm9, zmm2, ymmword ptr [rdi+96], 0")
+#define MASK_MOVES(suffix, general, part)                                               \
+  PLAIN("kmov" suffix " k1, k2")                                                        \
+  PLAIN("kmov" suffix " k3, " part " ptr [rdi+r9*4+40]")                                \
+  PLAIN("kmov" suffix " " part " ptr [rdi-8], k5")                                      \
+  PLAIN("kmov" suffix " k6, " general) PLAIN("kmov" suffix " " general ", k7")          \
+      PLAIN("knot" suffix " k4, k5") PLAIN("kortest" suffix " k1, k2")                  \
+          PLAIN("kortest" suffix " k0, k0") PLAIN("kshiftl" suffix " k1, k2, 3")        \
+              PLAIN("kshiftr" suffix " k3, k4, 5") PLAIN("kshiftl" suffix " k1, k2, 0") \
+                  PLAIN("kshiftr" suffix " k1, k2, 70")
+#define INSERT(name)                                  \
+  ONE(name "x4 zmm1{k1}, zmm2, xmm30, 3")             \
+  ONE(name "x4 ymm17, ymm2, xmmword ptr [rdi+48], 1") \
+  ONE(name "x8 zmm1{k1}{z}, zmm22, ymm3, 1") ONE(name "x8 zmm9, zmm2, ymmword ptr [rdi+96], 0")
 #define INSERT_WIDE(name) \
   ONE(name "x2 zmm1{k1}, zmm2, xmm30, 2") ONE(name "x4 zmm1{k1}{z}, zmm22, ymm3, 1")
-#define EXTRACT(name)                                                                             \
-  ONE(name "x4 xmm1{k1}, zmm2, 3")                                                                \
-  ONE(name "x4 xmmword ptr [rdi+48], ymm20, 1") ONE(name "x4 xmmword ptr [rdi+48]{k2}, zmm20, 2") \
-      ONE(name "x8 ymm30{k3}{z}, zmm2, 1") ONE(name "x8 ymmword ptr [r12-32], zmm2, 1")
+#define EXTRACT(name)                                                                    \
+  ONE(name "x4 xmm1{k1}, zmm2, 3")                                                       \
+  ONE(name "x4 xmmword ptr [rdi+48], ymm20, 1")                                          \
+  ONE(name "x4 xmmword ptr [rdi+48]{k2}, zmm20, 2") ONE(name "x8 ymm30{k3}{z}, zmm2, 1") \
+      ONE(name "x8 ymmword ptr [r12-32], zmm2, 1")
 #define EXTRACT_WIDE(name) ONE(name "x2 xmm1{k1}, zmm2, 3") ONE(name "x4 ymm30{k3}{z}, zmm2, 1")
 #define BROADCAST(name, part) \
   ONE(name " zmm1{k1}, xmm2") \
@@ -189,7 +192,7 @@ asm(R"(
     // moves
     MOVE("vmovups") MOVE("vmovupd") ALIGNED_MOVE("vmovaps") MOVE("vmovdqu8") MOVE("vmovdqu16")
     MOVE("vmovdqu32") MOVE("vmovdqu64") ALIGNED_MOVE("vmovdqa32") ALIGNED_MOVE("vmovdqa64")
-    ONE("vmovss xmm1{k1}, dword ptr [rdi+4]") ONE("vmovss dword ptr [rdi-4]{k1}, xmm20")
+    ONE("vmovups zmm1, zmmword ptr [rdi*1+64]") ONE("vmovss xmm1{k1}, dword ptr [rdi+4]") ONE("vmovss dword ptr [rdi-4]{k1}, xmm20")
     ONE("vmovsd xmm21{k2}{z}, qword ptr [rdi+8]") ONE("vmovsd qword ptr [rdi+8], xmm20")
     EXTRACT("vextractf32") EXTRACT("vextracti32") EXTRACT_WIDE("vextractf64")
     EXTRACT_WIDE("vextracti64") ONE("vextractps dword ptr [rdi+4], xmm20, 2")
@@ -251,6 +254,8 @@ asm(R"(
     PLAIN("vcvtdq2pd ymm1, xmm2") PLAIN("vpmovzxwd ymm1, xmm2") PLAIN("vpmovzxdq ymm1, xmm2")
     V2("vcvtdq2ps", "") V2("vcvtps2dq", "") V2("vcvttps2dq", "") PLAIN("vcvtpd2ps xmm1, ymm2")
     PLAIN("vcvttpd2dq xmm1, ymm2") V3("vpackusdw", "")
+    PLAIN("vmovntps [rdi+64], ymm2") PLAIN("vmovntdq [rdi+64], ymm2")
+    PLAIN("vmovlps qword ptr [rdi+8], xmm2") PLAIN("vmovmskps edx, ymm2")
     "label weft_catalogue_end\n"
     "label weft_unknown_begin\n"
     ".set needs, 0\n"

@@ -338,6 +338,18 @@ TEST(EmulatorRefuses, OtherInstructionsAndLeavesTheStateAlone) {
   }
 }
 
+TEST(EmulatorRefusesDeathTest, ByPrintingTheInstruction) {
+  if (!cpu_can_be_emulated()) GTEST_SKIP() << "this CPU has AVX-512, or lacks AVX2";
+  const MachineCode code(unknown_instructions()[0]);
+  MachineState state;
+  EXPECT_DEATH(
+      {
+        const MissingInstructions missing;
+        code.run(state);
+      },
+      "an instruction that tests do not emulate: 62 ");
+}
+
 const CatalogueEntry& entry_of(std::string_view text) {
   for (const CatalogueEntry& entry : catalogue()) {
     std::string plain = entry.text;
@@ -369,6 +381,19 @@ TEST(EmulatorMoves, TouchOnlyWhatTheMaskIncludes) {
   EXPECT_NE(execute(entry_of("{evex} vmovups zmmword ptr [rdi+192]{k1}, zmm3").begin, state), 0);
   EXPECT_EQ(std::count(end - 12, end, 0), 12);
   munmap(pages, 2 * kPage);
+}
+
+// Assemblers prefer another encoding of this move.
+TEST(EmulatorMoves, StoreAQuadwordInEitherEncoding) {
+  constexpr uint8_t kStore[] = {0x62, 0xe1, 0xfd, 0x08, 0xd6, 0x67, 0x01};  // vmovq [rdi+8], xmm20
+  uint64_t memory[3] = {1, 2, 3};
+  MachineState state;
+  state.general[7] = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory));
+  std::memset(state.vectors[20], 7, 64);
+  EXPECT_EQ(execute(kStore, state), 7);
+  EXPECT_EQ(memory[0], 1);
+  EXPECT_EQ(memory[1], 0x0707070707070707);
+  EXPECT_EQ(memory[2], 3);
 }
 
 constexpr uint8_t kConfigure[] = {0xc4, 0xe2, 0x78, 0x49, 0x07};  // ldtilecfg [rdi]
@@ -409,10 +434,14 @@ TEST(EmulatorBf16, SubnormalNumbersAreZero) {
   set(state.vectors[1] + 8, 0);
   set(state.vectors[2] + 8, 0x1p-100f);
   set(state.vectors[4] + 8, 0x1p-20f);
+  const uint32_t low = float_to_bf16(0x1p-100f), other = float_to_bf16(0x1p-30f);  // (x, 0)
+  std::memcpy(state.vectors[2] + 12, &low, 4);
+  std::memcpy(state.vectors[4] + 12, &other, 4);
   ASSERT_NE(execute(multiply, state), 0);
   EXPECT_EQ(float_at(state.vectors[1]), 3.0f);
   EXPECT_EQ(float_at(state.vectors[1] + 4), 0.0f);
   EXPECT_EQ(float_at(state.vectors[1] + 8), 0x1p-120f);
+  EXPECT_EQ(float_at(state.vectors[1] + 12), 0.0f);
 }
 
 // Two at once: vectors, masks and tiles are each thread's own.

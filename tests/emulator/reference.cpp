@@ -319,7 +319,8 @@ void add_permutations(Rules& rules) {
 
 void add_moves(Rules& rules) {
   const auto same = [](const Lanes& v, int i) { return get<uint8_t>(v.c, i); };
-  for (const char* name : {"vmovups", "vmovaps", "vmovdqu32", "vmovdqa32", "vmovdqu"}) {
+  for (const char* name :
+       {"vmovups", "vmovaps", "vmovdqu32", "vmovdqa32", "vmovdqu", "vmovntps", "vmovntdq"}) {
     rules[name] = of_index<uint8_t>(same, 4);
   }
   for (const char* name : {"vmovupd", "vmovdqu64", "vmovdqa64"}) {
@@ -331,7 +332,14 @@ void add_moves(Rules& rules) {
     return [bytes](Lanes& v) { std::memcpy(v.out.data(), v.c.data(), bytes); };
   };
   rules["vmovss"] = rules["vmovd"] = {4, true, lowest(4)};
-  rules["vmovsd"] = rules["vmovq"] = {8, true, lowest(8)};
+  rules["vmovsd"] = rules["vmovq"] = rules["vmovlps"] = {8, true, lowest(8)};
+  rules["vmovmskps"] = {8, true, [](Lanes& v) {
+                          uint32_t signs = 0;
+                          for (int i = 0; i < v.source_size / 4; ++i) {
+                            signs |= (get<uint32_t>(v.c, i) >> 31) << i;
+                          }
+                          set<uint32_t>(v.out, 0, signs);
+                        }};
 }
 
 int32_t to_integer(double value) {
