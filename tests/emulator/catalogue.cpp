@@ -1,7 +1,10 @@
 #include "tests/emulator/catalogue.h"
 
-// Forms of operands; `tail` is a constant with its comma, or nothing. Addresses: rdi, r12, r13 point
-// into the middle of a buffer, r9 is small (emulator_test.cpp).
+// clang-format 14 finds no end to formatting these macros.
+// clang-format off
+
+// Forms of operands; `tail` is a constant with its comma, or nothing. Addresses: rdi, r12, r13
+// point into the middle of a buffer, r9 is small (emulator_test.cpp).
 #define ONE(text) "one {evex} " text "\n"
 #define PLAIN(text) "one " text "\n"
 #define Z3(name, tail)                                    \
@@ -192,7 +195,8 @@ asm(R"(
     // moves
     MOVE("vmovups") MOVE("vmovupd") ALIGNED_MOVE("vmovaps") MOVE("vmovdqu8") MOVE("vmovdqu16")
     MOVE("vmovdqu32") MOVE("vmovdqu64") ALIGNED_MOVE("vmovdqa32") ALIGNED_MOVE("vmovdqa64")
-    ONE("vmovups zmm1, zmmword ptr [rdi*1+64]") ONE("vmovss xmm1{k1}, dword ptr [rdi+4]") ONE("vmovss dword ptr [rdi-4]{k1}, xmm20")
+    ONE("vmovups zmm1, zmmword ptr [rdi*1+64]") ONE("vmovss xmm1{k1}, dword ptr [rdi+4]")
+    ONE("vmovss dword ptr [rdi-4]{k1}, xmm20")
     ONE("vmovsd xmm21{k2}{z}, qword ptr [rdi+8]") ONE("vmovsd qword ptr [rdi+8], xmm20")
     EXTRACT("vextractf32") EXTRACT("vextracti32") EXTRACT_WIDE("vextractf64")
     EXTRACT_WIDE("vextracti64") ONE("vextractps dword ptr [rdi+4], xmm20, 2")
@@ -224,7 +228,8 @@ asm(R"(
     ONE("vdpbf16ps ymm1{k2}{z}, ymm2, ymm14") ONE("vdpbf16ps xmm9, xmm2, [rdi+16]")
     ONE("vdpbf16ps zmm1, zmm2, dword ptr [rdi-4]{1to16}")
     ".set needs, 2\n"  // tiles likewise; r10 is a stride
-    TILES("tdpbf16ps", "1", "2", "4") TILES("tdpbf16ps", "7", "6", "0") TILES("tdpbf16ps", "3", "0", "2")
+    TILES("tdpbf16ps", "1", "2", "4") TILES("tdpbf16ps", "7", "6", "0")
+    TILES("tdpbf16ps", "3", "0", "2")
     PLAIN("tileloadd tmm1, [rdi+r10*1]") PLAIN("tileloadd tmm6, [r13+r10*2+64]")
     PLAIN("tilestored [rdi+r10*1], tmm2") PLAIN("tilestored [r12+r10*2-128], tmm7")
     PLAIN("tilezero tmm0") PLAIN("tilezero tmm5")
@@ -239,11 +244,13 @@ asm(R"(
     PLAIN("vpsrld ymm1, ymm12, 7") PLAIN("vpslld xmm1, xmm2, 31") PLAIN("vpsrad ymm1, ymm2, 40")
     PLAIN("vpsrlq ymm1, ymm2, 33") PLAIN("vpsllq ymm1, ymm2, 64") PLAIN("vpsrld ymm1, ymm2, xmm3")
     PLAIN("vpsllq ymm1, ymm2, [rdi+16]")
-    PLAIN("vbroadcastss ymm1, xmm2") PLAIN("vbroadcastsd ymm1, [rdi+8]") PLAIN("vpbroadcastw ymm1, xmm2")
+    PLAIN("vbroadcastss ymm1, xmm2") PLAIN("vbroadcastsd ymm1, [rdi+8]")
+    PLAIN("vpbroadcastw ymm1, xmm2")
     PLAIN("vpbroadcastd xmm1, xmm2") PLAIN("vpbroadcastq ymm1, xmm2") V2("vmovsldup", "")
     V2("vmovshdup", "") V2("vpshufd", ", 0x1b") V2("vpshufhw", ", 0x72") V2("vpshuflw", ", 0x8d")
     V2("vpermilps", ", 0x39") V2("vpermilpd", ", 0xa5") V3("vpermilps", "") V3("vshufps", ", 0x4e")
-    PLAIN("vpermq ymm1, ymm2, 0x1b") PLAIN("vpermps ymm1, ymm2, ymm3") PLAIN("vpermd ymm1, ymm2, ymm3")
+    PLAIN("vpermq ymm1, ymm2, 0x1b") PLAIN("vpermps ymm1, ymm2, ymm3")
+    PLAIN("vpermd ymm1, ymm2, ymm3")
     V3("vunpcklps", "") V3("vunpckhps", "") V3("vunpcklpd", "") V3("vunpckhpd", "")
     V3("vpunpcklwd", "") V3("vpunpckhwd", "") V3("vpunpckldq", "") V3("vpunpckhdq", "")
     V3("vpunpcklqdq", "") V3("vpunpckhqdq", "")
@@ -260,13 +267,18 @@ asm(R"(
     "label weft_unknown_begin\n"
     ".set needs, 0\n"
     ONE("vaddps zmm1, zmm2, zmm3, {rz-sae}") ONE("vcmpps k1, zmm2, zmm3, {sae}, 1")
-    ONE("vpcompressd zmm1{k1}, zmm2") ONE("vcvtpd2ps ymm1{k1}, zmm2") ONE("vpcmpb k1, zmm2, zmm3, 1")
-    ONE("vmovss xmm1{k1}, xmm2, xmm3") ONE("vfpclassps k1, zmm2, 0x20") ONE("vpsubb zmm1, zmm2, zmm3")
+    ONE("vpcompressd zmm1{k1}, zmm2") ONE("vcvtpd2ps ymm1{k1}, zmm2")
+    ONE("vpcmpb k1, zmm2, zmm3, 1")
+    ONE("vmovss xmm1{k1}, xmm2, xmm3") ONE("vfpclassps k1, zmm2, 0x20")
+    ONE("vpsubb zmm1, zmm2, zmm3")
     ONE("vfpclassps k1, zmm2, 1") PLAIN("kaddw k1, k2, k3") PLAIN("kunpckbw k1, k2, k3")
-    ONE("vpdpbusd zmm1, zmm2, zmm3") PLAIN("tdpbssd tmm1, tmm2, tmm3") PLAIN("vaddps ymm1, ymm2, ymm3")
+    ONE("vpdpbusd zmm1, zmm2, zmm3") PLAIN("tdpbssd tmm1, tmm2, tmm3")
+    PLAIN("vaddps ymm1, ymm2, ymm3")
     ONE("vscalefps zmm1, zmm2, zmm3") PLAIN("addps xmm1, xmm2") PLAIN("nop")
     "label weft_unknown_end\n"
     ".att_syntax prefix\n");
+
+// clang-format on
 
 extern "C" {
 extern const weft::test::CatalogueEntry weft_catalogue_begin[], weft_catalogue_end[];

@@ -1,4 +1,5 @@
-// The instructions of the emulator's tests: their text, and the bytes that the assembler made of it.
+// The instructions of the emulator's tests: their text, and the bytes that the assembler made of
+// it.
 #pragma once
 
 #include <cstdint>

@@ -47,7 +47,8 @@ struct Machine {
   alignas(64) std::array<uint8_t, 8192> memory;
 };
 
-// Values of all kinds that instructions take elements for, so that each meets what is special to it.
+// Values of all kinds that instructions take elements for, so that each meets what is special to
+// it.
 class Filler {
  public:
   explicit Filler(uint64_t seed) : dice_(seed) {}

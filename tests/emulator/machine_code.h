@@ -18,7 +18,8 @@ class MachineCode {
 
   const uint8_t* instruction() const { return instruction_; }
   // Loading and storing takes AVX-512, for entries that need AMX also AMX: of the CPU, or of
-  // MissingInstructions. rsp and the trap flag are not the state's; of the flags only the lower byte.
+  // MissingInstructions. rsp and the trap flag are not the state's; of the flags only the lower
+  // byte.
   void run(MachineState& state) const;
 
  private:

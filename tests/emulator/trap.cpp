@@ -1,13 +1,13 @@
-// The signal handlers: SIGILL executes an instruction that the CPU lacks, SIGTRAP follows those that
-// it has.
+// The signal handlers: SIGILL executes an instruction that the CPU lacks, SIGTRAP follows those
+// that it has.
 //
 // The lower 32 bytes of vectors 0 to 15 are the CPU's own YMM registers, which the kernel saves on
 // the stack of the handler and restores from there; general registers and flags too. The upper 32
 // bytes, vectors 16 to 31, masks and tiles are kept here, for each thread.
 //
 // The CPU clears the upper half of a vector that a VEX instruction writes, and it does not tell. So
-// while there are upper halves, the trap flag makes it execute one instruction at a time, and SIGTRAP
-// clears the half that belongs to the vector written.
+// while there are upper halves, the trap flag makes it execute one instruction at a time, and
+// SIGTRAP clears the half that belongs to the vector written.
 #include <ucontext.h>
 
 #include <cstdio>
