@@ -1,5 +1,5 @@
 // Products, packs, samples and masks as Highway compiled them for AVX-512, on any Linux with AVX2:
-// missing_instructions.h executes what the CPU lacks. They must have the bits of AVX2, which has
+// tests/emulator executes what the CPU lacks. They must have the bits of AVX2, which has
 // fused multiply-add too.
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tests/missing_instructions.h"
+#include "tests/emulator/emulator.h"
 #include "tests/products.h"
 #include "tests/support.h"
 #include "weft/core/isa.h"

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <optional>
 
-#include "tests/missing_instructions.h"
+#include "tests/emulator/emulator.h"
 #include "tests/products.h"
 #include "tests/support.h"
 #include "weft/core/parallel.h"
