@@ -30,7 +30,7 @@ void round_like(const Bf16* other, std::span<PackedMatrix> packed);
 AlignedBuffer<float> round_like(const float* other, AlignedBuffer<float> sample);
 AlignedBuffer<Bf16> round_like(const Bf16* other, const AlignedBuffer<float>& sample);
 
-// <a, b> / (|a| |b|); 1 if one of them is zero.
+// <a, b> / (|a| |b|), summed in double; 1 if one of them is zero. T: double, float or Bf16.
 template <typename T>
 double cosine(const T* a, const T* b, int64_t size);
 
