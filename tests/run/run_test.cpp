@@ -103,7 +103,7 @@ TEST(RunOptions, AWrongConfigurationIsNamedWithItsLine) {
     EXPECT_TRUE(contains(config_problem(bad), "run.toml: not valid TOML: ")) << bad;
   }
   EXPECT_TRUE(contains(config_problem("steps = [1, 2]"), "2 values, and one is wanted"));
-  EXPECT_TRUE(contains(config_problem("model = \"rnn\""), "accepted are cnn, gpt, mlp, vit"));
+  EXPECT_TRUE(contains(config_problem("model = \"rnn\""), "accepted are mlp, cnn, vit, gpt"));
   EXPECT_TRUE(contains(config_problem("recipe = \"magic\""), "magic"));
   EXPECT_TRUE(contains(config_problem("learning-rate = nan"), "learning-rate"));
   EXPECT_TRUE(contains(config_problem("steps = "), "run.toml:1:"));

@@ -4,8 +4,8 @@
 #include <re2/re2.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <map>
 
 #include "weft/core/error.h"
 #include "weft/core/number.h"
@@ -18,18 +18,32 @@
 namespace weft {
 namespace {
 
-// What suits a model where the user says nothing.
-struct ModelDefaults {
+// A model and the sizes and rate that it gets where the user gives none.
+struct ModelEntry {
+  std::string_view name;
+  ModelKind kind;
   int64_t width, depth, heads, batch;
   double adamw_rate;
 };
-const std::map<std::string, ModelDefaults>& model_defaults() {
-  static const std::map<std::string, ModelDefaults> defaults = {
-      {"mlp", {256, 2, 1, 128, 1e-3}},
-      {"cnn", {16, 1, 1, 64, 6e-3}},  // glyphs, 600 steps: 93 % at 4e-3; 800 steps: 95 at 6e-3
-      {"vit", {96, 4, 4, 64, 1e-3}},
-      {"gpt", {256, 4, 4, 8, 1e-3}}};
-  return defaults;
+constexpr std::array kModels = {
+    ModelEntry{"mlp", ModelKind::kMlp, 256, 2, 1, 128, 1e-3},
+    // glyphs, 600 steps: 93 % at 4e-3; 800 steps: 95 % at 6e-3
+    ModelEntry{"cnn", ModelKind::kCnn, 16, 1, 1, 64, 6e-3},
+    ModelEntry{"vit", ModelKind::kVit, 96, 4, 4, 64, 1e-3},
+    ModelEntry{"gpt", ModelKind::kGpt, 256, 4, 4, 8, 1e-3},
+};
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const ModelEntry& each : kModels) names.emplace_back(each.name);
+  return names;
+}
+
+const ModelEntry& model_entry(const std::string& name) {
+  const auto* const found = std::ranges::find(kModels, name, &ModelEntry::name);
+  WEFT_CHECK(found != kModels.end(), "model '{}': accepted are {}", printable(name),
+             fmt::join(model_names(), ", "));
+  return *found;
 }
 
 const std::string& only_one(const std::vector<std::string>& values) {
@@ -105,12 +119,6 @@ void check_flips_of(const RecipeAtPattern& counted) {
   WEFT_CHECK(recipe.forward->scores == nullptr,
              "'{}' finds its masks by scores, which a dense run does not have",
              printable(counted.recipe));
-}
-
-std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, defaults] : model_defaults()) names.push_back(name);
-  return names;
 }
 
 std::vector<OptionField> make_fields() {
@@ -229,6 +237,8 @@ std::vector<std::string> texts_of(const Json& value) {
 
 }  // namespace
 
+ModelKind model_kind(const std::string& name) { return model_entry(name).kind; }
+
 RecipeAtPattern parse_recipe_at(const std::string& text, const Pattern& otherwise) {
   const size_t at = std::min(text.find('@'), text.size());
   RecipeAtPattern found{text.substr(0, at), otherwise, at < text.size()};
@@ -284,16 +294,14 @@ void RunOptions::check_training() const {
 void RunOptions::check() const {
   check_training();
   const bool text = DataSpec::parse(data).kind == DataKind::kText;
-  WEFT_CHECK(text == (model == "gpt"), "model {} learns from {}, and data '{}' is {}", model,
-             model == "gpt" ? "text" : "images", data, text ? "text" : "images");
+  WEFT_CHECK(text == (model_kind(model) == ModelKind::kGpt),
+             "model {} learns from {}, and data '{}' is {}", model, text ? "images" : "text", data,
+             text ? "text" : "images");
 }
 
 RunOptions RunOptions::resolved() const {
   RunOptions all = *this;
-  const auto found = model_defaults().find(model);
-  WEFT_CHECK(found != model_defaults().end(), "model '{}': accepted are {}", printable(model),
-             fmt::join(model_names(), ", "));
-  const ModelDefaults& defaults = found->second;
+  const ModelEntry& defaults = model_entry(model);
   if (all.width == 0) all.width = defaults.width;
   if (all.depth == 0) all.depth = defaults.depth;
   if (all.heads == 0) all.heads = defaults.heads;
@@ -302,7 +310,8 @@ RunOptions RunOptions::resolved() const {
     all.learning_rate = optimizer == "sgd" ? 0.05 : defaults.adamw_rate;
   }
   if (all.eval_samples < 0) {
-    all.eval_samples = model == "gpt" ? std::max<int64_t>(1, kEvalBytes / context) : kEvalImages;
+    all.eval_samples =
+        defaults.kind == ModelKind::kGpt ? std::max<int64_t>(1, kEvalBytes / context) : kEvalImages;
   }
   return all;
 }

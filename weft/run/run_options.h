@@ -75,6 +75,11 @@ struct RunOptions {
   static RunOptions from_json(const Json& object, const std::string& what);
 };
 
+// The networks that RunOptions::model names (weft/torch/model.h).
+enum class ModelKind : uint8_t { kMlp, kCnn, kVit, kGpt };
+// Throws Error that lists the accepted names.
+ModelKind model_kind(const std::string& name);
+
 // "sr-ste", or "sr-ste@1:4".
 struct RecipeAtPattern {
   std::string recipe;
