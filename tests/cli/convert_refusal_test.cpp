@@ -156,7 +156,7 @@ TEST_F(Refusals, AnOutputThatIsTheCalibration) {
   const std::string before = contents(inputs);
   expect_one_line(run({"convert", in_, inputs, "--pattern", "2:4", "--method", "wanda", "--include",
                        "a.weight", "--calibration", inputs}),
-                  2, {"OUT", "--calibration"});
+                  2, {"OUT", "is also a file of the calibration"});
   EXPECT_EQ(contents(inputs), before);
 }
 

@@ -64,9 +64,8 @@ void CalibrationFile::check(const std::string& layer, const WeightShape& shape,
   const ShardedTensor* gram = find_tensor(checkpoint_, layer + ".gram");
   const std::string file = printable(checkpoint_.paths().front().string(), 4096);
   WEFT_CHECK(input != nullptr || gram != nullptr,
-             "{}: neither {}.input nor {}.gram is there; leave the layer out with --exclude, or "
-             "calibrate it",
-             file, printable(layer), printable(layer));
+             "{}: neither {}.input nor {}.gram is there; calibrate the layer, or exclude it", file,
+             printable(layer), printable(layer));
   WEFT_CHECK(input == nullptr || gram == nullptr,
              "{}: both {}.input and {}.gram are there: one is wanted", file, printable(layer),
              printable(layer));

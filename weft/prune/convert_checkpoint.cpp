@@ -37,7 +37,7 @@ class CheckpointConverter {
     if (options_.calibration) file_ = std::make_unique<CalibrationFile>(*options_.calibration);
     const CheckpointLayout layout = checkpoint_.layout();
     output_ = output_of(options_.out, checkpoint_, "IN", layout);
-    if (file_) output_.kept.push_back({"--calibration", file_->paths()});
+    if (file_) output_.kept.push_back({"the calibration", file_->paths()});
     output_files(output_.path, layout, output_.kept);
     report_.out = output_.path;
     if (!options_.open_model) return;

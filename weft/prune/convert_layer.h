@@ -3,9 +3,9 @@
 //   method       support                        values
 //   magnitude    largest |w|                    as they were
 //   wanda        largest |w| ‖x‖                as they were
-//   absorption   as --support says: magnitude   means absorbed             (absorb.h)
+//   absorption   as `support` says: magnitude   means absorbed             (absorb.h)
 //   sparsegpt    its own, on the way            compensated column by column  (sparsegpt.h)
-//   adaprune     as --support says: magnitude   least squares              (least_squares.h)
+//   adaprune     as `support` says: magnitude   least squares              (least_squares.h)
 //
 // Where adaprune may move the bias (the layer has one, or batch normalisation follows), that takes
 // the mean of what changes: least squares then see centred inputs.

@@ -104,9 +104,11 @@ class CheckpointMerger {
       WEFT_CHECK(WeightShape::accepts(info.shape),
                  "{}: weft.sparsity promises a pattern, which shape {} cannot have",
                  place_of(base_, tensor), shape_text(info.shape));
-      WEFT_CHECK(promised->second.row_order.empty() || promised->second.pattern.share() == 1,
-                 "{} is {} by a row order, which merge does not keep: give --pattern",
-                 place_of(base_, tensor), promised->second.pattern.str());
+      if (!promised->second.row_order.empty() && promised->second.pattern.share() > 1) {
+        throw OptionError(
+            "pattern", fmt::format(" is needed: {} is {} by a row order, which merge does not keep",
+                                   place_of(base_, tensor), promised->second.pattern.str()));
+      }
       Promise promise = promised->second;
       promise.transposed = selection.is_transposed(info, promise);
       return promise;
