@@ -52,7 +52,7 @@ struct LayerProblem {
   Method method;
   const Gram* inputs = nullptr;       // null: not known
   bool free_bias = false;             // only of adaprune; needs the mean of the inputs
-  std::span<const double> row_scale;  // [outs] of the batch normalisation behind; empty: none
+  std::span<const double> row_scale;  // [outs] of the batch normalisation after it; empty: none
   double damping = 0.01;              // of sparsegpt
   LeastSquaresOptions least_squares;
   Dtype dtype = Dtype::kF64;  // of the file: the result is rounded to it

@@ -60,8 +60,8 @@ class CheckpointMerger {
     const bool pairs = std::ranges::any_of(
         matched_, [](const auto& entry) { return entry.second.lora.has_value(); });
     if (options_.scale && !pairs) {
-      throw OptionError(
-          "scale", fmt::format(" is for LoRA pairs, and {} has none", options_.delta.string()));
+      throw OptionError("scale",
+                        fmt::format(" needs LoRA pairs, but {} has none", options_.delta.string()));
     }
     if (rules.peft) report_.adapter_config = rules.peft->name();
     report_.scale_assumed = pairs && !rules.peft && !rules.scale;
@@ -165,7 +165,7 @@ std::string reason_text(const MergeReport::Added& added) {
 
 std::string reason_text(const MergeReport::Unchanged& unchanged) {
   if (unchanged.promised) return fmt::format("no delta: keeps its {}", unchanged.promised->str());
-  return unchanged.selected ? "no delta: a weight left as it is" : "no delta";
+  return unchanged.selected ? "no delta: unchanged" : "no delta";
 }
 
 MergeReport merge_checkpoint(const MergeOptions& options, const Listener& listener) {
