@@ -190,7 +190,7 @@ TEST(Decode, RefusesOtherModels) {
   EXPECT_EQ(message_of([&] { GptDecoder(checkpoint, 2, options); }),
             path + ": 'tokens.weight' is to be packed as 2:4, but is no matrix of it");
   GptDecoder decoder(checkpoint, 2);
-  EXPECT_EQ(message_of([&] { decoder.take({}); }), "no token to take: accepted are one or more");
+  EXPECT_EQ(message_of([&] { decoder.take({}); }), "no tokens: accepted are one or more");
 }
 
 }  // namespace

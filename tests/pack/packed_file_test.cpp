@@ -265,7 +265,7 @@ TEST(Malformed, IsRefusedInOneLine) {
       {{"'w.weft_indices' is missing"}, [](Draft& d) { d.tensors.erase("w.weft_indices"); }},
       {{"'v.weft_values' is missing"},
        [](Draft& d) { d.packed["tensors"].append("v", d.packed["tensors"]["w"]); }},
-      {{"stands in the checkpoint too"}, replace("w", Dtype::kF32, {3, 6})},
+      {{"has it unpacked too"}, replace("w", Dtype::kF32, {3, 6})},
       {{"'v.weft_values' belongs to no entry"},
        replace("v.weft_values", Dtype::kF32, {1, 2, 2, 16})},
       {{"'v.weft_indices' belongs to no entry"}, replace("v.weft_indices", Dtype::kU8, {1})},

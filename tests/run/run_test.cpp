@@ -96,7 +96,7 @@ TEST(RunOptions, AWrongConfigurationIsNamedWithItsLine) {
   EXPECT_TRUE(contains(config_problem("weight_decay = 1"), "did you mean 'weight-decay'?"));
   EXPECT_TRUE(contains(config_problem("steps = -1"), "run.toml:1: steps: -1 is not in [1,"));
   EXPECT_TRUE(contains(config_problem("steps = 1.5"), "'1.5' is no whole number"));
-  EXPECT_TRUE(contains(config_problem("steps = 1979-05-27"), "no text, number"));
+  EXPECT_TRUE(contains(config_problem("steps = 1979-05-27"), "accepted are texts, numbers"));
   EXPECT_TRUE(contains(config_problem("[model]\nname = 1"), "model"));
   // toml++ asserts that such things do not come.
   for (const char* bad : {"steps = 1\n  [\n", "[\x01]", "steps =1979-02-27T\"cnn\"07:64:00Z1"}) {
@@ -120,8 +120,8 @@ TEST(RunOptions, FieldsThatContradictEachOtherAreRefused) {
     return message_of([&] { options.resolved().check(); });
   };
   EXPECT_EQ(problem([](RunOptions&) {}), "(no Error)");
-  EXPECT_TRUE(contains(problem([](RunOptions& o) { o.model = "gpt"; }), "learns from text"));
-  EXPECT_TRUE(contains(problem([](RunOptions& o) { o.data = "text"; }), "learns from images"));
+  EXPECT_TRUE(contains(problem([](RunOptions& o) { o.model = "gpt"; }), "needs text"));
+  EXPECT_TRUE(contains(problem([](RunOptions& o) { o.data = "text"; }), "needs images"));
   EXPECT_TRUE(contains(problem([](RunOptions& o) { o.accumulate = 3; }), "3 micro-batches"));
   EXPECT_TRUE(contains(problem([](RunOptions& o) {
                          o.recipe = "s-ste+gradient=mvue-two-draw";
@@ -146,10 +146,10 @@ TEST(RunFolder, HoldsOneRunAndOneProcess) {
   const auto path = scratch / "a" / "run";
   {
     const RunFolder folder = RunFolder::create(path);
-    EXPECT_TRUE(contains(message_of([&] { RunFolder::open(path); }), "it has no run.json"));
+    EXPECT_TRUE(contains(message_of([&] { RunFolder::open(path); }), "run.json is missing"));
     std::ofstream(folder.record()) << "{}";
     EXPECT_TRUE(contains(message_of([&] { RunFolder::open(path); }), "another process"));
-    EXPECT_TRUE(contains(message_of([&] { RunFolder::create(path); }), "holds a run already"));
+    EXPECT_TRUE(contains(message_of([&] { RunFolder::create(path); }), "has a run already"));
   }
   EXPECT_EQ(message_of([&] { RunFolder::open(path); }), "(no Error)");
   std::ofstream(scratch / "file") << "x";
@@ -176,7 +176,8 @@ TEST(RunFolder, ARecordThatIsNoneIsNamed) {
     std::ofstream(scratch / "run.json") << text;
     return message_of([&] { read_run_record(scratch / ""); });
   };
-  EXPECT_TRUE(contains(message_of([&] { read_run_record(scratch / "none"); }), "no run there"));
+  EXPECT_TRUE(
+      contains(message_of([&] { read_run_record(scratch / "none"); }), "not the folder of a run"));
   EXPECT_TRUE(contains(problem("{"), "run.json"));
   EXPECT_TRUE(contains(problem("{}"), "not the record of a run"));
   EXPECT_TRUE(contains(problem(R"({"format": "weft.run", "version": 7})"), "version 7"));
@@ -214,7 +215,7 @@ TEST(RunFolder, WritesThroughNoSymbolicLink) {
     put(scratch / "precious", "kept");
     std::filesystem::create_symlink(scratch / "precious", scratch / "run" / name);
     EXPECT_TRUE(contains(message_of([&] { RunFolder::create(scratch / "run"); }),
-                         (scratch / "run" / name).string() + ": a symbolic link"));
+                         (scratch / "run" / name).string() + ": is a symbolic link"));
     EXPECT_EQ(contents(scratch / "precious"), "kept");
     std::filesystem::remove(scratch / "run" / name);
     EXPECT_NO_THROW(RunFolder::create(scratch / "run"));

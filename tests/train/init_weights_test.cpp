@@ -374,9 +374,9 @@ TEST(Init, ARunNeverGoesOnFromOtherWeights) {
   std::filesystem::copy_file(first(other), first(folder),
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_TRUE(contains(resumed(), "no checkpoint can be used"));
-  EXPECT_TRUE(contains(notes.all, "of another run")) << notes.all;
+  EXPECT_TRUE(contains(notes.all, "belongs to another run")) << notes.all;
   std::filesystem::remove(first(folder));
-  EXPECT_TRUE(contains(resumed(), "no checkpoint is left"));
+  EXPECT_TRUE(contains(resumed(), "there is no checkpoint"));
   // Killed before there was a record: a new run takes the folder, and nothing else from it.
   std::filesystem::remove(other / "run.json");
   const RunOptions random = small_run("mlp", "dense");

@@ -52,12 +52,12 @@ std::string Layer::objection(const WeightShape& shape, int64_t channel_groups, c
   const int64_t outs = shape.outs / channel_groups, group = pattern.group();
   if (shape.ins == 1 && shape.taps > 1) return "depthwise: one input per output";
   if (shape.ins < group) {
-    return fmt::format("too narrow: {} inputs, and groups are of {}", shape.ins, group);
+    return fmt::format("too narrow: {} inputs for groups of {}", shape.ins, group);
   }
   const bool permutes = recipe.backward->permutes_outputs;
   const bool transposable = recipe.forward->transposable;
   if ((transposable || permutes) && outs < group) {
-    return fmt::format("too narrow: {} outputs, and groups are of {}", outs, group);
+    return fmt::format("too narrow: {} outputs for groups of {}", outs, group);
   }
   if (channel_groups == 1) return "";
   // Blocks of outputs, which a mask treats together, must not reach into the next group of
@@ -81,7 +81,7 @@ void Layer::configure(const LayerSettings& settings) {
   WEFT_CHECK(settings.micro_batches >= 1, "{} micro-batches per step: there must be at least 1",
              settings.micro_batches);
   WEFT_CHECK(settings.total_steps > 0 || !settings.recipe.needs_total_steps(),
-             "recipe '{}' has a schedule in shares of the run: total_steps must be given",
+             "recipe '{}' has a schedule in shares of the run: total_steps is needed",
              settings.recipe.name);
   const bool full = settings.pattern.keep() == settings.pattern.group();
   if (!settings.recipe.is_dense() && !full && channel_groups_ > 1) {
@@ -122,7 +122,7 @@ std::optional<ScoreRow::Shape> Layer::score_shape() const {
 void Layer::first_scores(std::span<float> scores) const {
   const auto shape = score_shape();
   WEFT_CHECK(shape && static_cast<int64_t>(scores.size()) == shape->size(),
-             "{}: {} scores, and its recipe has {}", label(), scores.size(),
+             "{}: {} scores, but its recipe has {}", label(), scores.size(),
              shape ? shape->size() : 0);
   recipe().forward->scores->first(shape_, settings_.pattern, scores);
 }
@@ -154,10 +154,10 @@ void Layer::update(const LayerWeights& weights, Occasion occasion) {
   const Stopwatch watch(times_.mask);
   forget_operands();  // whatever happens: the state may change before something is found wrong
   WEFT_CHECK(weights.values != nullptr || (state_.begun && recipe().has_fixed_mask()),
-             "{}: a mask has to be found, and there are no weights to find it in", label());
+             "{}: no weights to find a mask for", label());
   if (const auto shape = score_shape()) {
     WEFT_CHECK(static_cast<int64_t>(weights.scores.size()) == shape->size(),
-               "{}: {} scores, and its recipe has {}", label(), weights.scores.size(),
+               "{}: {} scores, but its recipe has {}", label(), weights.scores.size(),
                shape->size());
   }
   LayerInput input = input_of(weights);
@@ -257,7 +257,7 @@ void Layer::take_turns(const Route& route, Measured& measured, MatrixView<T> res
   LayerTimes counted = before;
   const size_t count = route.contestants.size();
   for (size_t k = 0; k < count; ++k) {
-    // Who comes first finds activations out of the cache: not always the same one.
+    // The first one finds activations out of the cache, so the order alternates.
     const size_t i = (k + static_cast<size_t>(state_.step)) % count;
     times_ = before;
     double seconds = 0.0;
@@ -339,7 +339,7 @@ const Layer::Operands& Layer::operands(const LayerWeights& weights) {
              state_.begun ? "bring_up_to_date" : "begin_pass");
   const bool bf16 = std::is_same_v<T, Bf16>;
   WEFT_CHECK(bf16 == (settings_.precision == Precision::kBf16),
-             "{}: activations of another type than the layer's {}", label(),
+             "{}: activations must be {}, as the layer is", label(),
              precision_name(settings_.precision));
   if (!operands_valid_) make_operands(weights);
   return operands_;
@@ -365,7 +365,7 @@ void Layer::make_values(const LayerWeights& weights) {
   const bool fp8 = recipe().fp8, sparse = state_.sparse();
   const bool given = weights.operand != nullptr, compact = weights.compact != nullptr;
   WEFT_CHECK(!compact || (sparse && recipe().has_fixed_mask()),
-             "{}: compact weights are for a layer with a mask that stays", label());
+             "{}: compact weights need a fixed mask", label());
   own_values_ = fp8 || compact || (sparse && !given && !values_are_weights(recipe()));
   own_backward_values_ = fp8;
   if (!own_values_) return;
@@ -426,7 +426,7 @@ void Layer::describe(Operands& operands) const {
   if (pattern.share() > 1) operands.forward.row_order = state_.row_order;
   operands.backward.mask = state_.backward.rows() > 0 ? &state_.backward : &state_.forward;
   operands.backward.pattern = part.transposable ? pattern : unshared;
-  // Under a row order outputs are N:M in their places, and the depth of Wᵀ is packed as it lies;
+  // Under a row order outputs are N:M in their places, and the depth of Wᵀ is packed as stored;
   // its rows, the inputs, share all the same.
   operands.backward.ragged = !part.transposable || !state_.row_order.empty();
   operands.planned = pattern;
@@ -496,7 +496,7 @@ void Layer::score_gradient(const double* weights, const double* dw, double* d_sc
 void Layer::give_row_order(std::vector<int64_t> order) {
   WEFT_CHECK(!state_.begun, "{}: a row order must be given before the first product", label());
   WEFT_CHECK(order.empty() || (settings_.pattern.share() > 1 && channel_groups_ == 1),
-             "{}: a row order is for shared patterns, and mixes no groups of channels", label());
+             "{}: a row order needs a shared pattern and one group of channels", label());
   require_row_order(order, shape_.outs, label());
   state_.row_order = std::move(order);
 }
@@ -504,11 +504,11 @@ void Layer::give_row_order(std::vector<int64_t> order) {
 void Layer::give_mask(Mask mask) {
   const ForwardPart& part = *recipe().forward;
   WEFT_CHECK(recipe().backward->same() && part.scores == nullptr && part.values == nullptr,
-             "{}: recipe '{}' chooses more than a mask, so none can be given", label(),
+             "{}: recipe '{}' takes no given mask: it chooses more than a mask", label(),
              recipe().name);
   const bool begins_sparse =
       !state_.begun && !is_dense_step(recipe(), state_.step, settings_.total_steps);
-  WEFT_CHECK(state_.sparse() || begins_sparse, "{}: a mask is for a layer in its sparse phase",
+  WEFT_CHECK(state_.sparse() || begins_sparse, "{}: a mask can be given in the sparse phase only",
              label());
   WEFT_CHECK(mask.rows() == shape_.outs && mask.cols() == shape_.cols(),
              "{}: a mask of {} x {} for a weight of {} x {}", label(), mask.rows(), mask.cols(),
@@ -528,7 +528,7 @@ void Layer::require_pattern(const Mask& mask, const std::vector<int64_t>& row_or
   if (recipe().forward->transposable) {
     violations += count_groups_out(placed, shape_, pattern).violations;
   }
-  WEFT_CHECK(violations == 0, "{}: a mask that violates {} in {} groups", context, pattern.str(),
+  WEFT_CHECK(violations == 0, "{}: the mask violates {} in {} groups", context, pattern.str(),
              violations);
   if (pattern.share() > 1 && !recipe().has_fixed_mask()) require_sharing(placed, pattern);
 }
@@ -541,7 +541,7 @@ LayerTelemetry Layer::telemetry(const float* weights) const {
     t.forward_density = state_.forward.density();
     if (weights != nullptr) {
       t.retained = weft::retained(weights, shape_, state_.forward).fraction();
-      if (!state_.row_order.empty()) t.retained_as_rows_lie = retained_as_rows_lie(weights);
+      if (!state_.row_order.empty()) t.retained_unpermuted = retained_unpermuted(weights);
     }
     t.backward_density = state_.backward.rows() > 0 ? state_.backward.density() : t.forward_density;
     if (t.forward_density > 0.0) t.backward_kept = t.backward_density / t.forward_density;
@@ -559,7 +559,7 @@ LayerTelemetry Layer::telemetry(const float* weights) const {
   return t;
 }
 
-double Layer::retained_as_rows_lie(const float* weights) const {
+double Layer::retained_unpermuted(const float* weights) const {
   const Mask mask = find_mask(recipe().mask_solver(), weights, shape_, settings_.pattern);
   return weft::retained(weights, shape_, mask).fraction();
 }
@@ -612,7 +612,7 @@ void Layer::load_state(std::span<const StateArray> arrays) {
   LayerState state = state_from(arrays, state_shape(), state_owner(), context);
   const bool sparse =
       state.begun && !is_dense_step(recipe(), state.refreshed, settings_.total_steps);
-  WEFT_CHECK(state.sparse() == sparse, "{}: step {} has {} mask, and should have {}", context,
+  WEFT_CHECK(state.sparse() == sparse, "{}: step {} has {} mask, but should have {}", context,
              state.refreshed, state.sparse() ? "a" : "no", sparse ? "one" : "none");
   if (sparse && !keeps_more(state.step)) require_pattern(state.forward, state.row_order, context);
   state_ = std::move(state);

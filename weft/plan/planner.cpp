@@ -90,8 +90,8 @@ bool has_stream(const std::vector<Arithmetic>& all) {
   return std::any_of(all.begin(), all.end(), [](const Arithmetic& one) { return one.stream; });
 }
 
-// While nothing is decided, sparse results count: their kernels are weft's own, and compute the same
-// for any number of threads.
+// While nothing is decided, sparse results count: their kernels are weft's own, and compute the
+// same for any number of threads.
 constexpr Way kFixedWay{/*sparse=*/true, Precision::kFp32};
 
 // The ways of a product that trains. Its first one is dense.
@@ -304,8 +304,8 @@ void Planner::require_not_only_saved(const Request& request) const {
 
 namespace {
 
-// A plan as it was saved, perhaps on another machine: the numbers stay bf16, what multiplies them is
-// what is here.
+// A plan as it was saved, perhaps on another machine: the numbers stay bf16, what multiplies them
+// is what is here.
 template <typename Request>
 ProductPlan for_this_machine(ProductPlan plan, const Request& request) {
   plan.arithmetic.storage = precision_of(request);
@@ -421,8 +421,8 @@ double distance(int64_t a, int64_t b) {
 
 }  // namespace
 
-// A batch that is somewhat smaller or larger than others, as the last one of an epoch, needs no trial
-// of its own.
+// A batch that is somewhat smaller or larger than others, as the last one of an epoch, needs no
+// trial of its own.
 Planner::Entry* Planner::similar(const std::string& key, const std::string& weights, int64_t size) {
   const auto exact = entries_.find(key);
   if (exact != entries_.end()) return &exact->second;
@@ -632,21 +632,21 @@ ProductPlan plan_from(const Json& path, const std::string& key) {
     return plan;
   }
   throw Error(
-      fmt::format("saved plan: the path of '{}' is none of 'dense', 'sparse', 'sparse stream', "
+      fmt::format("saved plan: the path of '{}': accepted are 'dense', 'sparse', 'sparse stream', "
                   "'dense bf16' and 'sparse bf16'",
                   printable(key)));
 }
 
 // The member of the saved plan's root, or of an entry, that must be an object.
 const Json& object_in(const Json& root, const char* name) {
-  WEFT_CHECK(root.contains(name) && root[name].is_object(), "saved plan: there is no object '{}'",
+  WEFT_CHECK(root.contains(name) && root[name].is_object(), "saved plan: object '{}' is missing",
              name);
   return root[name];
 }
 
 int64_t whole_in(const Json& entry, const char* name, const std::string& key) {
   WEFT_CHECK(entry.is_object() && entry.contains(name) && entry[name].is_number_unsigned(),
-             "saved plan: '{}' has no whole number '{}'", printable(key), name);
+             "saved plan: '{}' has no integer '{}'", printable(key), name);
   return entry[name].get<int64_t>();
 }
 
@@ -698,7 +698,7 @@ void Planner::remember(std::string_view text) {
   }
   for (auto& [key, entry] : entries) {
     const auto there = entries_.find(key);
-    // What was there stays; but a choice is worth more than a trial that somebody has cut short.
+    // Existing entries stay, but a choice replaces an interrupted trial.
     const bool replaces =
         there != entries_.end() && entry.decided && !there->second.decided && !there->second.trial;
     if (there == entries_.end() || replaces) entries_.insert_or_assign(key, std::move(entry));

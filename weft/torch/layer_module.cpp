@@ -199,8 +199,8 @@ bool LayerModule::prepared_for_weights() const {
 
 void LayerModule::require_same_weights() const {
   WEFT_CHECK(fingerprint_ == fingerprint_of(weight),
-             "the weights of {} changed, and not through weft::step(): take optimiser steps with "
-             "it, and after loading or editing weights call weights_changed()",
+             "the weights of {} changed outside weft::step(): take optimiser steps with "
+             "weft::step(), and call weights_changed() after loading or editing weights",
              layer().label());
 }
 
