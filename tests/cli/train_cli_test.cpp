@@ -125,7 +125,7 @@ TEST_F(TrainCommands, WrongUsageIsOneLineAndLeavesNothing) {
       {{"compare", "--out", out, "--recipes", "ste,magic"}, 2, "magic"},
       {{"compare", "--out", out, "--recipes", "ste,s-ste+gradient=mvue-two-draw@1:4"},
        2,
-       "makes no sense at 1:4"},
+       "is not valid at 1:4"},
       {{"eval"}, 2, "run is required"},
       {{"eval", out, "--data", "photos"}, 2, "photos"},
       {{"recovery", out, "--pattern", "5:4"}, 2, "5:4"},

@@ -349,7 +349,7 @@ TEST(Malformed, Bitmask24IsRefusedInOneLine) {
       {"'fc.bitmask' is I8", [](Draft& d) { d.tensors["fc.bitmask"].first.dtype = Dtype::kI8; }},
       {"'fc.bitmask' is U8 of shape [2]",
        [](Draft& d) { d.tensors["fc.bitmask"].first.shape = {2}; }},
-      {"'fc.weight' is packed, but stands there too",
+      {"'fc.weight' is packed, but the file has it unpacked too",
        [](Draft& d) { d.add("fc.weight", Dtype::kU8, {1}, "1"); }},
       {"row 1, columns 0 to 3", [](Draft& d) { d.tensors["fc.bitmask"].second = "\x33\xcb"; }},
       {"fewer than two", [](Draft& d) { d.tensors["fc.bitmask"].second = "\x31\xca"; }},

@@ -53,7 +53,7 @@ TEST(PackCheckpoint, WritesWhatTheCommandLineWritesAndComesBack) {
   EXPECT_EQ(report.skipped[1].info.name, "double.weight");
   EXPECT_EQ(std::get<PackObstacle>(report.skipped[1].reason), PackObstacle::kDtype);
   EXPECT_EQ(report.skipped[1].promised, Pattern(2, 4));
-  EXPECT_EQ(reason_text(report.skipped[1]), "dtype F64: packed are F32, F16 and BF16");
+  EXPECT_EQ(reason_text(report.skipped[1]), "dtype F64: accepted are F32, F16 and BF16");
 
   UnpackOptions back;
   back.in = options.out.path;

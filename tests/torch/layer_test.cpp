@@ -255,7 +255,10 @@ TEST(RowOrders, CanBeGiven) {
     EXPECT_TRUE(contains(message_of([&] { layer->give_row_order(order); }), "before the first"));
   }
   auto layer = make_layer(Kind::kLinear, settings_of("static+dense_head=0", "2:4x4"));
-  EXPECT_TRUE(contains(message_of([&] { layer->give_row_order({0, 1, 2}); }), "no order of 136"));
+  EXPECT_TRUE(contains(message_of([&] {
+                         layer->give_row_order({0, 1, 2});
+                       }),
+                       "not a permutation of 0..135"));
   layer = make_layer(Kind::kLinear, settings_of("static+dense_head=0", "2:4"));
   EXPECT_TRUE(
       contains(message_of([&] { layer->give_row_order(order); }), "needs a shared pattern"));

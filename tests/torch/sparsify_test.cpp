@@ -110,7 +110,7 @@ TEST(Sparsify, RulesComeBeforeDefaults) {
   torch::nn::Sequential model = make_sequential();
   auto reports = by_name(sparsify(*model, config));
   EXPECT_EQ(reports["0"].recipe, "dense");
-  EXPECT_EQ(reports["0"].reason, "too narrow: 3 inputs, and groups are of 4");
+  EXPECT_EQ(reports["0"].reason, "too narrow: 3 inputs for groups of 4");
   EXPECT_EQ(reports["7"].recipe, "bi-mask");  // a rule, so no default for the last layer
   EXPECT_EQ(reports["7"].pattern, "1:4");
   EXPECT_EQ(reports["7"].reason, "rule '[57]'");

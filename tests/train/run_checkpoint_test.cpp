@@ -121,7 +121,7 @@ TEST_F(SavedRun, ACheckpointOfVersion1IsRefusedInOneLine) {
                 Checksum::kYes);
   EXPECT_EQ(resumed_step(), 4);
   EXPECT_TRUE(
-      contains(notes_.all, "of version 1, accepted is 2: train with the weft that wrote it"))
+      contains(notes_.all, "version 1: accepted is 2; continue with the weft that wrote it"))
       << notes_.all;
 }
 
@@ -145,7 +145,7 @@ TEST_F(SavedRun, ANewerCheckpointAndAForeignFileAreRefused) {
   write_tensors(checkpoint(8), tensors, newer, Checksum::kYes);
   write_tensors(checkpoint(4), tensors, {});
   EXPECT_TRUE(contains(message_of([&] { resumed_step(); }), "no checkpoint can be used"));
-  EXPECT_TRUE(contains(notes_.all, "of version 3, accepted is 2")) << notes_.all;
+  EXPECT_TRUE(contains(notes_.all, "version 3: accepted is 2")) << notes_.all;
   EXPECT_TRUE(contains(notes_.all, "not a checkpoint of a run of weft")) << notes_.all;
 }
 
