@@ -13,7 +13,7 @@
 namespace weft::bench {
 namespace {
 
-// Operands lie in [-1, 1]: rounding of sums stays far below this, a wrong index does not.
+// Operands are in [-1, 1]: rounding of sums stays far below this, a wrong index does not.
 void compare_conv_paths(SyntheticConv& product, const ConvRecord& record) {
   product.prune_operand();
   product.run_dense();

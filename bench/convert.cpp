@@ -70,8 +70,8 @@ ConvertRecord measure(const LayerProblem& problem, const LayerSize& layer) {
   WEFT_CHECK(groups.violations == 0, "{} breaks {}", problem.method.name, problem.pattern.str());
   WEFT_CHECK(problem.method.recovery != Recovery::kLeastSquares ||
                  *converted.error_after <= *converted.error_before,
-             "the error of {} grew from {} to {}", problem.method.name, *converted.error_before,
-             *converted.error_after);
+             "bench: the error of {} grew from {} to {}", problem.method.name,
+             *converted.error_before, *converted.error_after);
   record.method = problem.method.name;
   record.pattern = problem.pattern;
   record.layer = layer;

@@ -1,7 +1,7 @@
 // Seconds that it takes to convert one layer, by method.
 //
-// Weights are Gaussian. Inputs have what makes least squares hard, and layers easy to prune: strong
-// correlations (the spectrum of their covariance falls as 1 / i) and a mean, as behind a ReLU. The
+// Weights are Gaussian. Inputs are strongly correlated (the spectrum of their covariance falls as
+// 1 / i) and have a mean, as after a ReLU: hard for least squares, easy for pruning. The
 // result is checked before it counts: one that breaks its pattern, or an error that grew where the
 // method says it cannot, is an Error and no figure.
 #pragma once

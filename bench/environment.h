@@ -1,4 +1,4 @@
-// What a measurement was taken on: goes into every record, so that figures can be told apart.
+// The machine and build of a measurement: part of every record.
 #pragma once
 
 #include <string>

@@ -65,7 +65,7 @@ float rounding_of(const Arithmetic& arithmetic, const ProductForm& form) {
 }
 
 // Compares the result that stands in `product` with weft's dense fp32 product of `operand`.
-// Operands lie in [-1, 1]: rounding of sums stays below 1e-3 at these depths, a wrong index or a
+// Operands are in [-1, 1]: rounding of sums stays below 1e-3 at these depths, a wrong index or a
 // wrong product does not.
 void check_result(const std::string& what, const ProductForm& form, SyntheticProduct& product,
                   MatrixView<const float> operand, float rounding = 0.0f) {
@@ -112,11 +112,11 @@ class Contender {
   double mask_ms() {
     if (form_.masked) return mask_of_weights_ms();
     MatrixView<const float> w = product_.operand();
-    std::vector<float> turned;
+    std::vector<float> w_transposed;
     if (form_.product == Product::kBackwardWeight) {  // the gradient, N:M along tokens
-      turned.resize(static_cast<size_t>(w.rows * w.cols));
-      transpose({w.data, w.row_stride, w.rows, w.cols, turned.data(), w.rows});
-      w = {turned.data(), w.cols, w.rows};
+      w_transposed.resize(static_cast<size_t>(w.rows * w.cols));
+      transpose({w.data, w.row_stride, w.rows, w.cols, w_transposed.data(), w.rows});
+      w = {w_transposed.data(), w.cols, w.rows};
     }
     const Solver& solver = default_solver(form_.product == Product::kBackwardData && !form_.ragged);
     return time_ms([&] { find_mask(solver, w.data, WeightShape{w.rows, w.cols, 1}, pattern_); });
@@ -217,8 +217,8 @@ struct Dense {
   std::function<void()> run;
 };
 
-// All that compete for being the dense product of these operands. With few tokens the weights may
-// lie as the library wants them beforehand, as the packed ones do.
+// All candidates for the dense product of these operands. With few tokens the weights may be
+// reordered for the library beforehand, as the packed ones are.
 std::vector<Dense> dense_products(const ProductForm& form, SyntheticProduct& product) {
   std::vector<Dense> list;
   for (const DensePeer& peer : dense_peers().peers) {
@@ -228,15 +228,15 @@ std::vector<Dense> dense_products(const ProductForm& form, SyntheticProduct& pro
                     }});
   }
   if (form.product == Product::kForward && product.activations().rows <= kFewTokens) {
-    list.push_back({"oneDNN matmul, weights laid out beforehand",
+    list.push_back({"oneDNN matmul, weights reordered beforehand",
                     prepare_matmul(Precision::kFp32, form.product, product.activations(),
                                    product.operand(), product.result())});
   }
   return list;
 }
 
-// Gᵀ X on tiles with G turned over beforehand, as a packed gradient is packed beforehand.
-Dense turned_product(const LayerShape& shape) {
+// Gᵀ X on tiles with G transposed beforehand, as a packed gradient is packed beforehand.
+Dense transposed_product(const LayerShape& shape) {
   struct Operands {
     explicit Operands(const LayerShape& shape)
         : product(Product::kBackwardWeight, shape, Pattern(1, 1),
@@ -256,7 +256,7 @@ Dense turned_product(const LayerShape& shape) {
     DenseTiles tiles;
   };
   const auto all = std::make_shared<Operands>(shape);
-  return {fmt::format("weft, bf16 on {}, g turned beforehand", tile_unit_name(tile_unit())),
+  return {fmt::format("weft, bf16 on {}, g transposed beforehand", tile_unit_name(tile_unit())),
           [all, shape] {
             all->tiles.pack(MatrixView<const Bf16>(all->x.data(), shape.tokens, shape.ins), false);
             multiply_dense_tiles(DenseTileCall<float>{
@@ -278,7 +278,7 @@ std::vector<Dense> bf16_products(const ProductForm& any_form, const LayerShape& 
                  rounding_of(arithmetic, form));
   }
   const bool tiles = tile_unit() != TileUnit::kNone;
-  if (tiles && form.product == Product::kBackwardWeight) list.push_back(turned_product(shape));
+  if (tiles && form.product == Product::kBackwardWeight) list.push_back(transposed_product(shape));
   if (no_bf16().empty()) {
     const auto product = std::make_shared<SyntheticProduct>(form, shape, Pattern(1, 1));
     const bool weight = form.product == Product::kBackwardWeight;
@@ -286,7 +286,7 @@ std::vector<Dense> bf16_products(const ProductForm& any_form, const LayerShape& 
         Precision::kBf16, form.product, weight ? product->operand() : product->activations(),
         weight ? product->activations() : product->operand(), product->result());
     list.push_back(
-        {"oneDNN matmul in bf16, operands laid out beforehand", [product, run] { run(); }});
+        {"oneDNN matmul in bf16, operands reordered beforehand", [product, run] { run(); }});
     run();
     check_result(list.back().name, form, *product, product->operand(), 0x1p-5f);
   }

@@ -9,14 +9,14 @@
 //
 // In bf16 operands and results of either path are kept in bf16. The dense peers are weft's, in
 // every arithmetic that the CPU has (timings.h), and oneDNN's where it has one, its operands
-// laid out beforehand. A gradient that is wanted masked is masked after the dense product, too; the
-// time of masking is in the dense one. The fastest fp32 product of the same shape stands beside. On
-// tiles the dense gradient of weights has its left operand turned over beforehand, as the sparse
-// one has it packed.
+// reordered beforehand. A masked gradient is masked after the dense product, too; the time of
+// masking counts as dense. The fastest fp32 product of the same shape is reported beside it. On
+// tiles the dense gradient of weights has its left operand transposed beforehand, as the sparse one
+// has it packed.
 //
 // A sparse time has everything that happens per call, copying of the dense operand included.
-// Packing and finding the mask have their own figures: who packs once per step pays them once per
-// step.
+// Packing and finding the mask have their own figures: a caller that packs once per step pays them
+// once per step.
 #pragma once
 
 #include <functional>

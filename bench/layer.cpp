@@ -61,7 +61,7 @@ bool makes_sense(const Recipe& recipe, const Pattern& pattern) {
   }
 }
 
-// A layer at a step of its run, with an input and a gradient, of which steps are timed.
+// A layer at a step of its run, with an input and a gradient; its steps are timed.
 class Bench {
  public:
   Bench(const LayerShape& shape, const LayerSettings& settings, int64_t at_step)
@@ -132,7 +132,7 @@ class Bench {
                              const torch::Tensor& expected) {
       const double error = (found - expected).abs().max().item<double>();
       WEFT_CHECK(error <= 1e-3 * expected.abs().max().item<double>(),
-                 "recipe '{}': a wrong {}, off by {}", recipe.name, product, error);
+                 "recipe '{}': {} is wrong by {}", recipe.name, product, error);
     };
     constexpr int64_t kRows = 8;
     const torch::Tensor w = layer_->effective_weight();

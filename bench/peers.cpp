@@ -100,8 +100,7 @@ DensePeer load_openblas() {
   find(get_config, "openblas_get_config");
   const std::string running = get_corename();
   WEFT_CHECK(core.empty() || running == core,
-             "it runs as on a {}, not a {}: somebody loaded it earlier in this process", running,
-             core);
+             "it runs as on a {}, not a {}: it was loaded earlier in this process", running, core);
 
   std::string version = get_config();  // "OpenBLAS 0.3.21 NO_LAPACKE ..."
   version = version.substr(0, version.find(' ', version.find(' ') + 1));

@@ -204,7 +204,7 @@ class PlainBench {
     // Of bf16 eight bits are left after each of a dozen roundings.
     const double share = found.scalar_type() == torch::kFloat ? 1e-3 : 0.05;
     WEFT_CHECK(error <= share * expected.abs().max().item<double>(),
-               "{}: a wrong result, off by {}", name, error);
+               "{}: the result is wrong by {}", name, error);
   }
 
  private:

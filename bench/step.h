@@ -7,9 +7,9 @@
 // rounds. Masks that come once in many steps are timed by themselves and divided by that number. A
 // recipe is measured in its sparse phase, lbc after its removal (bench layer has all of it).
 //
-// Beside it, in the same rounds, the same block in plain libtorch, as its user would write it: with
-// the threads that libtorch starts with, which is what one has who does nothing, and with as many
-// as weft has. Before anything is timed, the output of every block is checked against it.
+// The same block in plain libtorch, as a user would write it, runs in the same rounds: with the
+// default number of threads of libtorch, and with as many as weft has. Before anything is timed,
+// the output of every block is checked against it.
 #pragma once
 
 #include <functional>

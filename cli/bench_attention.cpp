@@ -14,8 +14,9 @@ class BenchAttentionCommand : public Command {
     flags.integer("--batch", shape_.batch, 1, 1 << 12, "Sequences");
     flags.integer("--tokens", shape_.tokens, 1, 1 << 14, "Tokens of each");
     flags.integer("--heads", shape_.heads, 1, 1 << 10, "Heads");
-    flags.integer("--width", shape_.width, 1, 1 << 14, "Of all heads together: a multiple of them");
-    flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
+    flags.integer("--width", shape_.width, 1, 1 << 14,
+                  "Width of all heads together; a multiple of the number of heads");
+    flags.integer("--rounds", rounds_, 1, 1000, "Rounds; the result is their median");
     common_.declare(flags);
   }
 

@@ -21,7 +21,7 @@ class BenchConvCommand : public Command {
                 problem_in([](const std::string& text) { Pattern::parse(text); }));
     flags.texts("--op", "NAME", ops_, "Products to run: fwd, bwd_x, bwd_x_ragged, bwd_w",
                 problem_in([](const std::string& text) { parse_form(text); }));
-    flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
+    flags.integer("--rounds", rounds_, 1, 1000, "Rounds; the result is their median");
     common_.declare(flags);
   }
 
@@ -44,7 +44,7 @@ class BenchConvCommand : public Command {
  private:
   static ProductForm parse_form(const std::string& text) {
     const ProductForm form = ProductForm::parse(text);
-    WEFT_CHECK(!form.masked, "product '{}': a convolution has none", text);
+    WEFT_CHECK(!form.masked, "product '{}': convolutions have no masked product", text);
     return form;
   }
 

@@ -21,7 +21,7 @@ bench::LayerSize parse_layer(const std::string& text) {
   const auto ins = cross ? std::from_chars(outs.ptr + 1, end, layer.ins) : outs;
   WEFT_CHECK(cross && ins.ec == std::errc() && ins.ptr == end && layer.outs >= 1 &&
                  layer.outs <= 65536 && layer.ins >= 1 && layer.ins <= 32768,
-             "'{}' is no layer of OUTSxINS, each at least 1, at most 65536x32768", text);
+             "layer '{}': accepted is OUTSxINS, from 1x1 to 65536x32768", text);
   return layer;
 }
 
@@ -36,7 +36,8 @@ class BenchConvertCommand : public Command {
                 problem_in([](const std::string& text) { method_of(text); }));
     flags.flag("--transposable", options_.transposable, "N:M along inputs and along outputs");
     flags.integer("--samples", options_.samples, 1, int64_t{1} << 32, "Samples of inputs");
-    flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of weights and inputs");
+    flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(),
+                  "Seed of weights and inputs");
     common_.declare(flags);
   }
 
@@ -108,7 +109,7 @@ class BenchConvertCommand : public Command {
 }  // namespace
 
 CommandEntry bench_convert_command() {
-  return {"bench convert", "Seconds that it takes to convert a layer",
+  return {"bench convert", "Time the conversion of a layer",
           "  weft bench convert\n"
           "  weft bench convert --layer 4096x4096 --method adaprune --json\n"
           "  weft bench convert --layer 768x3072 --pattern 4:8 --pattern 1:4",

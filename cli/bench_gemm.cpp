@@ -26,10 +26,11 @@ class BenchGemmCommand : public Command {
     flags.texts("--op", "NAME", ops_,
                 "Products to run: fwd, bwd_x, bwd_x_ragged, bwd_w, bwd_w_masked",
                 problem_in([](const std::string& text) { ProductForm::parse(text); }));
-    flags.text("--precision", "fp32|bf16", precision_,
-               "Of operands and results: bf16 has its own dense peer, and fp32 beside",
-               problem_in([](const std::string& text) { parse_precision(text); }));
-    flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
+    flags.text(
+        "--precision", "fp32|bf16", precision_,
+        "Type of operands and results; bf16 is compared with dense bf16, and with dense fp32",
+        problem_in([](const std::string& text) { parse_precision(text); }));
+    flags.integer("--rounds", rounds_, 1, 1000, "Rounds; the result is their median");
     flags.integer("--threads", threads_, 0, kMaxThreads,
                   "Threads; 0 runs with one thread, then with all");
     flags.flag("--brief", brief_, "Only the means: a table that fits 80 columns");
@@ -80,7 +81,9 @@ class BenchGemmCommand : public Command {
     }
     print(table.str());
     if (disturbed) {
-      print("\n! the dense product stayed below 80 % of the peak: something disturbed the run\n");
+      print(
+          "\n! the dense product stayed below 80 % of the peak: another process disturbed the "
+          "run\n");
     }
     print("\n" + geometric_means(records));
     print(choices_text(records));
@@ -172,7 +175,7 @@ class BenchGemmCommand : public Command {
                       on.commit));
   }
 
-  // What the dense product in bf16 is worth beside the one in fp32, and what it is.
+  // Which dense products bf16 was compared with, and their speed against fp32.
   static void report_bf16_peers(const std::vector<bench::GemmRecord>& records) {
     Mean faster;
     std::map<std::string, int> peers;
@@ -183,7 +186,7 @@ class BenchGemmCommand : public Command {
     std::string names;
     for (const auto& [name, count] : peers) names += (names.empty() ? "" : "; ") + name;
     print(
-        fmt::format("dense peer, and in brackets how the sparse product multiplies: {}\n"
+        fmt::format("dense peer (arithmetic of the sparse product): {}\n"
                     "dense fp32 time / dense bf16 time: {}; tile unit: {}{}\n",
                     names, faster.str(), tile_unit_name(tile_unit()),
                     tile_unit_lacks().empty() ? "" : " (" + tile_unit_lacks() + ")"));

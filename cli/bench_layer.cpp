@@ -10,19 +10,18 @@
 namespace weft::cli {
 namespace {
 
-// Of recipes whose steps are not alike: what the mean in the table is of.
+// The phases that the mean in the table is taken over, for recipes whose steps differ.
 void print_phases(const std::vector<bench::LayerRecord>& records) {
   for (const bench::LayerRecord& r : records) {
     if (r.phases.size() == 1) continue;
     std::string text;
     for (const bench::LayerPhase& phase : r.phases) {
-      const std::string where = phase.removed < 1.0
-                                    ? fmt::format("{:.1f} of the removal", phase.removed)
-                                    : std::string("after it");
+      const std::string where = phase.removed < 1.0 ? fmt::format("{:.1f} removed", phase.removed)
+                                                    : std::string("all removed");
       text += fmt::format("{}{}: {:.3g} ms at density {:.2f} ({:.0f} %)", text.empty() ? "" : "; ",
                           where, phase.step_ms, phase.density, 100 * phase.share);
     }
-    print(fmt::format("\n{} {} {}, mean over its sparse phase, with the update of its scores: {}\n",
+    print(fmt::format("\n{} {} {}, mean over the sparse phase, with the update of scores: {}\n",
                       r.recipe, r.pattern.str(), r.shape.str(), text));
   }
 }

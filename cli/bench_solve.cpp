@@ -19,9 +19,9 @@ class BenchSolveCommand : public Command {
     flags.texts("--solver", "NAME", solvers_, "Solvers to run (default: all)",
                 problem_in([](const std::string& text) { weft::solver(text); }));
     flags.integer("--size", options_.size, 64, 32768, "Rows and columns of the matrix");
-    flags.integer("--rounds", rounds_, 1, 1000, "Rounds to take the median of");
+    flags.integer("--rounds", rounds_, 1, 1000, "Rounds; the result is their median");
     flags.number("--seconds", options_.seconds, 0, 1e9,
-                 "Fewer rounds if they would take longer in all");
+                 "Time limit for all rounds; fewer are run if they would take longer");
     flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of the weights");
     common_.threads = 1;
     common_.declare(flags);

@@ -67,7 +67,7 @@ void print_step_records(const BenchStepArguments& arguments, const bench::StepRe
       ratios += fmt::format(", {} {} {:.2f}", r.recipe, r.pattern.str(),
                             *found.dense_fp32_ms / r.times.step_ms);
     }
-    print(fmt::format("\ndense in fp32: {:.0f} ms; times as fast as that: dense {:.2f}{}\n",
+    print(fmt::format("\ndense in fp32: {:.0f} ms; speed relative to it: dense {:.2f}{}\n",
                       *found.dense_fp32_ms, *found.dense_fp32_ms / found.dense_ms, ratios));
   }
   if (found.plain_ms) {
@@ -81,16 +81,16 @@ void print_step_records(const BenchStepArguments& arguments, const bench::StepRe
   if (std::ranges::any_of(arguments.recipes, [](const std::string& recipe) {
         return Recipe::parse(recipe).reads("removal_end");
       })) {
-    print("\nlbc: after its removal only; before that it is slower (weft bench layer)\n");
+    print("\nlbc: steps after the removal; earlier ones are slower (see weft bench layer)\n");
   }
   const bench::Environment where = bench::environment();
-  print(
-      fmt::format("\nA block of width {} and {}, {} tokens in sequences of {}, AdamW, {}. memory: "
-                  "peak resident against dense.\nplan: fwd/bwd_x/bwd_w of fc1. {}, {}, {}, {}, "
-                  "commit {}\n",
-                  arguments.shape.width, arguments.shape.hidden, arguments.shape.tokens,
-                  arguments.shape.context, arguments.precision, where.cpu, where.isa,
-                  threads_text(where.threads), where.compiler, where.commit));
+  print(fmt::format(
+      "\nA block of width {} and {}, {} tokens in sequences of {}, AdamW, {}. memory: "
+      "peak resident set / that of dense.\nplan: fwd/bwd_x/bwd_w of fc1. {}, {}, {}, {}, "
+      "commit {}\n",
+      arguments.shape.width, arguments.shape.hidden, arguments.shape.tokens,
+      arguments.shape.context, arguments.precision, where.cpu, where.isa,
+      threads_text(where.threads), where.compiler, where.commit));
 }
 
 void print_step_records_json(const BenchStepArguments& arguments, const bench::StepRecords& found,
@@ -166,12 +166,12 @@ int bench_step_work(const BenchStepArguments& arguments) {
       bench::bench_step(options, [&](double fraction) { progress.reach(0.7 * fraction); });
   std::vector<double> memory;
   if (!arguments.no_memory) {
-    const StopSignal stop;  // a process of ours must not be left behind
+    const StopSignal stop;  // no child process may be left running
     try {
       memory = step_memory(arguments, stop, progress);
     } catch (const Stopped&) {
       progress.finish();
-      stop.end_program("stopped: nothing is kept");
+      stop.end_program("stopped: no results were written");
     }
   }
   progress.finish();

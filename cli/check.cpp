@@ -112,9 +112,9 @@ CommandEntry check_command() {
       "  weft check model.safetensors --pattern 4:8 --axis both --include 'mlp'\n"
       "\n"
       "Axis `in` is along the inputs of one output (the forward product), `out` along the outputs\n"
-      "of one input (the backward product), whichever way a weight is stored: what is stored\n"
-      "[ins, outs] the file says itself, or --transposed. Exit code 0 when every tested tensor\n"
-      "obeys, 1 when one does not. The position printed is the first weight too many.",
+      "of one input (the backward product). Weights stored [ins, outs] are named by the file or\n"
+      "by --transposed. The exit code is 0 if every tested tensor obeys the pattern, else 1. The\n"
+      "position printed is that of the first weight too many.",
       std::make_unique<CheckCommand>()};
 }
 

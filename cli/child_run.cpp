@@ -37,7 +37,7 @@ struct Pipe {
   int ends[2];
 };
 
-// A process that is ended if nobody has waited for it.
+// A process that is ended unless it was waited for.
 class Child {
  public:
   explicit Child(pid_t id) : id_(id) {}

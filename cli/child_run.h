@@ -1,4 +1,4 @@
-// Work of weft in a process of its own, so that its memory can be told from ours.
+// Runs weft in a separate process, so that its memory can be measured.
 #pragma once
 
 #include <filesystem>

@@ -13,7 +13,7 @@
 
 namespace weft::cli {
 
-// Flags that go well each, but not in this combination: exit code 2, like any wrong usage.
+// Flags that are valid alone, but not in this combination: exit code 2, like any wrong usage.
 class UsageError : public Error {
  public:
   using Error::Error;
@@ -47,7 +47,7 @@ class Command {
   virtual ~Command() = default;
   virtual void declare(Flags& flags) = 0;
   virtual int run() = 0;
-  // Whether it takes timings, so that its user should know of a busy machine.
+  // Whether it takes timings, so that the user is warned of a busy machine.
   virtual bool measures() const { return false; }
 };
 
@@ -91,7 +91,7 @@ Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& comm
                           const std::string& version);
 
 // A whole program: parses, runs, and turns errors into one line and an exit code. `commands` makes
-// the list of what there is.
+// the list of commands.
 int run_program(int argc, char** argv, std::vector<CommandEntry> (*commands)(int, char**));
 
 }  // namespace weft::cli

@@ -88,7 +88,8 @@ CLI::App* add_subcommand(CLI::App& root, const CommandEntry& entry) {
   const std::string group = entry.name.substr(0, space);
   CLI::App* parent = find_subcommand(root, group);
   if (parent == nullptr) {
-    parent = root.add_subcommand(group, "Measure, against a peer in the same run");
+    parent = root.add_subcommand(
+        group, "Benchmarks, each against a dense or reference peer in the same run");
     parent->require_subcommand(1);
   }
   return parent->add_subcommand(entry.name.substr(space + 1), entry.description);
@@ -114,7 +115,7 @@ std::string unknown_command(int argc, char** argv, CLI::App& app) {
 Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& commands,
                           const std::string& version) {
   CLI::App app(
-      "N:M sparsity: find masks, check and pack files, count what a structure allows.\n"
+      "N:M sparsity: find masks, check and pack files, count masks.\n"
       "A pattern 2:4 keeps at most 2 of every 4 consecutive weights.",
       "weft");
   app.set_version_flag("--version", version);

@@ -118,11 +118,12 @@ void print_comparison(const CompareOptions& options, const Json& document) {
   const bench::Environment where = bench::environment();
   const RunOptions& run = options.run;
   print(fmt::format(
-      "\n{} on {}: {} steps of {}, {} seeds; step vs dense: time of the dense run / of this one, "
-      "in turns;\nmemory: peak resident, against dense; flips: in the sparse phase{}. {}, {}, {}, "
+      "\n{} on {}: {} steps of {}, {} seeds; step vs dense: dense step time / step time, "
+      "interleaved;\nmemory: peak resident set / that of dense; flips: in the sparse phase{}. {}, "
+      "{}, {}, "
       "commit {}\n",
       run.model, run.data, run.steps, run.batch, options.seeds,
-      dense_flips ? ", and those of the same masks on the weights of the dense run" : "", where.cpu,
+      dense_flips ? "; dense flips: of the same masks on the dense run's weights" : "", where.cpu,
       where.isa, threads_text(where.threads), where.commit));
 }
 
@@ -143,8 +144,8 @@ void print_comparison_briefly(const Json& document) {
   }
   print(table.str());
   const bench::Environment where = bench::environment();
-  print(fmt::format("\nspeed: time per step of dense / of this one, in turns. {}, {}, {}\n",
-                    where.cpu, where.isa, threads_text(where.threads)));
+  print(fmt::format("\nspeed: dense step time / step time, interleaved. {}, {}, {}\n", where.cpu,
+                    where.isa, threads_text(where.threads)));
 }
 
 }  // namespace
@@ -159,7 +160,7 @@ int compare_work(const CompareArguments& arguments) {
       arguments.out, options, &stop.signal(), [&](double fraction) { progress.reach(fraction); },
       &notes);
   progress.finish();
-  constexpr const char* kStopped = "stopped: the same command goes on";
+  constexpr const char* kStopped = "stopped: run the same command to continue";
   if (!result) stop.end_program(kStopped);
   std::vector<uint64_t> memory;
   try {

@@ -26,18 +26,18 @@ class ConvertCommand : public Command {
     flags.flag("--transposable", options_.transposable, "N:M along inputs and along outputs");
     flags.text("--method", "NAME", method_, "magnitude, wanda, absorption, sparsegpt or adaprune",
                problem_in([](const std::string& text) { method_of(text); }));
-    flags.text(
-        "--support", "NAME", support_,
-        "What adaprune (and absorption) keep: magnitude, wanda, sparsegpt (default: magnitude)");
+    flags.text("--support", "NAME", support_,
+               "How adaprune and absorption choose weights: magnitude, wanda, sparsegpt (default: "
+               "magnitude)");
     declare_inputs(flags);
     declare_auto(flags);
     flags.number(
         "--tolerance", options_.least_squares.tolerance, 0, 1,
-        "adaprune: a row is done when what is left to gain is this share of what it gained");
+        "adaprune: a row stops when its possible gain is below this share of its gain so far");
     flags.integer("--iterations", options_.least_squares.iterations, 1, 1'000'000,
-                  "adaprune: or after so many steps");
+                  "adaprune: most steps per row");
     flags.number("--damping", options_.damping, 0, 1e6,
-                 "sparsegpt: added to the diagonal, as a share of its mean");
+                 "sparsegpt: added to the diagonal of the Gram matrix, as a share of its mean");
     names_.declare(flags);
     flags.flag("--dry-run", dry_run_, "Convert and report, but write nothing");
     in_place_.declare(flags);
@@ -70,25 +70,27 @@ class ConvertCommand : public Command {
  private:
   void declare_inputs(Flags& flags) {
     flags.text("--calibration", "FILE", calibration_,
-               "What goes into the layers: <layer>.input or <layer>.gram, as safetensors");
-    flags.text("--model-dir", "DIR", model_flags_.folder,
-               "Or a run of `weft train`, whose network IN belongs to: it is run on its data");
-    flags.text("--data", "DATA", model_flags_.data, "With --model-dir: other data than the run's");
+               "Inputs of the layers, as safetensors: <layer>.input or <layer>.gram");
+    flags.text(
+        "--model-dir", "DIR", model_flags_.folder,
+        "Run of `weft train` that IN belongs to; its network computes the inputs of the layers");
+    flags.text("--data", "DATA", model_flags_.data,
+               "With --model-dir: data to use instead of the run's");
     flags.integer("--samples", model_flags_.samples, 1, int64_t{1} << 32,
-                  "With --model-dir: training samples to run it on");
+                  "With --model-dir: training samples to calibrate on");
     flags.flag("--sparse-ends", sparse_ends_,
                "With --model-dir: convert the first and the last layer too");
     flags.flag("--keep-norms", keep_norms_,
-               "With --model-dir and adaprune: do not estimate batch normalisation anew");
+               "With --model-dir and adaprune: keep the running statistics of batch normalisation");
     flags.exclude("--calibration", "--model-dir");
   }
 
   void declare_auto(Flags& flags) {
-    flags.integer("--group", group_, 2, Pattern::kMaxGroup, "With auto: the size of groups");
+    flags.integer("--group", group_, 2, Pattern::kMaxGroup, "With auto: group size");
     flags.number("--confidence", options_.confidence, 0, 0.999999,
-                 "With auto: share of groups that must fit as they are");
+                 "With auto: share of groups that must fit the pattern unpruned");
     flags.number("--density", density_, 0, 1,
-                 "With auto: share of all weights to keep, spread by what it costs each layer "
+                 "With auto: share of all weights to keep; layers that lose less keep less "
                  "(0: by zeros)");
   }
 
@@ -103,7 +105,7 @@ class ConvertCommand : public Command {
     if (density_ > 0) options_.density = density_;
     if (options_.method.needs_inputs() && calibration_.empty() && model_flags_.folder.empty()) {
       throw UsageError(fmt::format(
-          "--method {} must know what goes into the layers: --calibration or --model-dir",
+          "--method {} needs the inputs of the layers: give --calibration or --model-dir",
           method_));
     }
     refuse_idle_flags();
@@ -129,7 +131,7 @@ class ConvertCommand : public Command {
     refuse(of_auto && pattern_ != "auto",
            "--group, --confidence and --density go with --pattern auto");
     refuse(density_ > 0 && options_.confidence != usual.confidence,
-           "--density and --confidence are two ways to choose: one of them");
+           "--density excludes --confidence");
     refuse(of_squares && !solves, "--tolerance and --iterations go with --method adaprune");
     refuse(keep_norms_ && !solves, "--keep-norms goes with --method adaprune");
     refuse(options_.damping != usual.damping && options_.method.support != SupportRule::kSparseGpt,
@@ -138,7 +140,11 @@ class ConvertCommand : public Command {
 
   static std::vector<Skipped> skipped(const ConvertReport& report) {
     std::vector<Skipped> list;
-    for (const LayerLeftOut& one : report.left_out) list.push_back({one.name, one.reason});
+    for (const LayerLeftOut& one : report.left_out) {
+      const bool end =
+          one.reason == NotConverted::kFirstLayer || one.reason == NotConverted::kLastLayer;
+      list.push_back({one.info.name, reason_text(one) + (end ? " (see --sparse-ends)" : "")});
+    }
     return list;
   }
 
@@ -169,9 +175,8 @@ class ConvertCommand : public Command {
     print(table.str());
     if (sparse_input) {
       print(
-          "\ntoo full: groups of the input with more non-zeros than are kept; expected: if its "
-          "zeros "
-          "were spread at random\n");
+          "\ntoo full: input groups with more non-zeros than the pattern keeps; expected: the same "
+          "for zeros at random places\n");
     }
     print_reasons(report);
     print_skipped(skipped(report));
@@ -192,7 +197,7 @@ class ConvertCommand : public Command {
                                         static_cast<double>(one.groups.groups);
   }
 
-  // Why a pattern is what it is, and what else a user should know.
+  // Why each pattern was chosen, and other notes.
   void print_reasons(const ConvertReport& report) const {
     Table table({"layer", "note"});
     bool any = false;
@@ -206,7 +211,7 @@ class ConvertCommand : public Command {
     }
     if (any) print("\n" + table.str());
     if (report.norms_estimated > 0) {
-      print(fmt::format("\nbatch normalisation estimated anew on {} samples: {} tensors\n",
+      print(fmt::format("\nbatch normalisation estimated again on {} samples: {} tensors\n",
                         model_flags_.samples, report.norms_estimated));
     }
   }
@@ -269,15 +274,16 @@ CommandEntry convert_command(const OpenModel& open_model) {
       "  weft convert unstructured.safetensors out.safetensors --pattern auto --group 8\n"
       "  weft convert big/ out/ --pattern auto --density 0.5 --dry-run\n"
       "\n"
-      "magnitude keeps the largest weights as they are, wanda the largest times the norm of their\n"
-      "input; sparsegpt makes up for what it prunes in the columns to its right; adaprune solves\n"
-      "for the weights that bring the output of the layer closest to what it was. Weights that\n"
-      "are zero stay zero. docs/convert.md shows the lines that write a calibration file.\n"
+      "magnitude keeps the largest |w|, wanda the largest |w| times the norm of the input; both\n"
+      "leave kept weights unchanged. sparsegpt compensates each pruned weight in the columns to\n"
+      "its right. adaprune solves a least-squares problem for the kept weights, so that the "
+      "layer's\n"
+      "output changes least. Zero weights stay zero. docs/convert.md shows how to write a\n"
+      "calibration file.\n"
       "\n"
-      "Converted are the tensors that `weft mask` would mask: hidden layers, not embeddings,\n"
-      "normalisation layers, heads, routers and position biases. Those stored [ins, outs] "
-      "(GPT-2's\n"
-      "Conv1D, --transposed) are N:M along inputs too.",
+      "convert takes the tensors that `weft mask` would mask: hidden layers, but no embeddings,\n"
+      "normalisation layers, heads, routers or position biases. Weights stored [ins, outs]\n"
+      "(GPT-2's Conv1D, --transposed) become N:M along inputs too.",
       std::make_unique<ConvertCommand>(open_model)};
 }
 

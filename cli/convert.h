@@ -1,5 +1,4 @@
-// weft convert, for both programs: what a model of weft's own can do beyond its file needs
-// libtorch.
+// weft convert, for both programs: running a network (--model-dir) needs libtorch.
 #pragma once
 
 #include <functional>

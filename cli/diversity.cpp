@@ -3,7 +3,7 @@
 
 #include "cli/shared.h"
 #include "weft/core/text.h"
-#include "weft/mask/diversity.h"
+#include "weft/prune/checkpoint_diversity.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
@@ -49,7 +49,7 @@ class DiversityCommand : public Command {
   void declare(Flags& flags) override {
     declare_pattern(flags, pattern_);
     flags.text("--shape", "OxI[xKHxKW]", shape_,
-               "Of one layer: outs, ins; for a convolution its kernel too");
+               "Shape of one layer: outs x ins, and the kernel of a convolution");
     flags.text("--checkpoint", "FILE", checkpoint_,
                "Sum over the weights that `weft mask` would select");
     flags.exclude("--checkpoint", "--shape");
@@ -68,32 +68,22 @@ class DiversityCommand : public Command {
     if (!shape_.empty()) {
       total_ = weft::diversity(WeightShape::of(parse_shape(shape_)), pattern);
     } else {
-      sum_over_checkpoint(pattern);
+      const CheckpointDiversity report =
+          checkpoint_diversity(checkpoint_, pattern, names_.expressions(), {{}, print_note});
+      total_ = report.total;
+      skipped_ = skipped(report.skipped);
     }
     common_.json ? report_json() : report(pattern);
     return 0;
   }
 
  private:
-  void sum_over_checkpoint(const Pattern& pattern) {
-    const Checkpoint checkpoint = Checkpoint::open(checkpoint_);
-    const Selection selection = names_.selection(checkpoint);
-    for (const ShardedTensor& tensor : checkpoint.tensors()) {
-      if (const auto reason = selection.left_alone(tensor.info)) {
-        skipped_.push_back(skipped(tensor.info, *reason));
-      } else if (tensor.info.bytes() > 0) {
-        total_ += weft::diversity(selection.weight(tensor).shape(), pattern);
-      }
-    }
-    WEFT_CHECK(total_.weights > 0, "{}: no weights to count masks of", checkpoint_);
-  }
-
   void report(const Pattern& pattern) const {
     Table table({"structure", ">log2 of masks", ">bits/weight", "note"});
     const auto add = [&](const std::string& structure, double log2, const std::string& note) {
       table.add({structure, fmt::format("{:.6g}", log2), bits(log2, total_.weights), note});
     };
-    add("unstructured", total_.log2_unstructured, "as many weights kept");
+    add("unstructured", total_.log2_unstructured, "same number of weights kept");
     add(pattern.str(), total_.log2_nm, "");
     add(pattern.str() + " transposable", total_.log2_transposable,
         total_.transposable_exact ? "exact" : "estimate: too many to count");
@@ -104,9 +94,12 @@ class DiversityCommand : public Command {
   }
 
   std::string paper_verdict() const {
-    const double excess = total_.log2_transposable_paper - total_.log2_transposable;
-    if (std::abs(excess) < 1e-6 * std::abs(total_.log2_transposable)) return "right here";
-    return excess > 0 ? "an over-count" : "an under-count here";
+    switch (total_.paper_formula()) {
+      case Diversity::Formula::kRight: return "right here";
+      case Diversity::Formula::kOverCount: return "an over-count";
+      case Diversity::Formula::kUnderCount: return "an under-count here";
+    }
+    return "";
   }
 
   void report_json() const {
@@ -122,8 +115,8 @@ class DiversityCommand : public Command {
 
   // The table of Hubara et al. 2021 for an 8 x 8 block, and larger groups by bits per weight.
   int print_paper_table() const {
-    Table table({"structure", ">masks of 8x8", ">as the paper has it", ">bits/weight",
-                 ">paper's bits/weight"});
+    Table table(
+        {"structure", ">masks of 8x8", ">by the paper", ">bits/weight", ">paper's bits/weight"});
     Json list = Json::array();
     const auto add = [&](const std::string& structure, bool is_8x8, int64_t weights, double exact,
                          double paper) {
@@ -134,14 +127,12 @@ class DiversityCommand : public Command {
     };
     const double half = weft::diversity({8, 8, 1}, Pattern(4, 8)).log2_unstructured;
     add("unstructured 50%", true, 64, half, half);
-    for (const char* text : {"1:4", "2:4", "2:8", "4:8", "5:10", "6:12", "8:16"}) {
-      const Pattern pattern = Pattern::parse(text);
-      const bool is_8x8 = 8 % pattern.group() == 0;
-      const int64_t side = is_8x8 ? 8 : pattern.group();
-      const Diversity counted = weft::diversity({side, side, 1}, pattern);
-      add(text, is_8x8, side * side, counted.log2_nm, counted.log2_nm);
-      add(fmt::format("{} transposable", text), is_8x8, side * side, counted.log2_transposable,
-          counted.log2_transposable_paper);
+    for (const PaperBlock& block : paper_blocks()) {
+      const std::string text = block.pattern.str();
+      const Diversity& counted = block.counted;
+      add(text, block.side == 8, counted.weights, counted.log2_nm, counted.log2_nm);
+      add(fmt::format("{} transposable", text), block.side == 8, counted.weights,
+          counted.log2_transposable, counted.log2_transposable_paper);
     }
     if (common_.json) {
       print_json(list);
@@ -168,7 +159,7 @@ CommandEntry diversity_command() {
       "  weft diversity --pattern 2:4 --checkpoint model.safetensors --json\n"
       "\n"
       "Figures are log2, so that they add up over layers. The paper's formula for transposable\n"
-      "masks is no count; docs/masks.md says by how much it is off and what follows.",
+      "masks is not exact; docs/masks.md gives its error and the consequences.",
       std::make_unique<DiversityCommand>()};
 }
 

@@ -13,14 +13,14 @@ class GenerateCommand : public Command {
  public:
   void declare(Flags& flags) override {
     flags.positional("run", folder_, "Folder of a finished run of a gpt");
-    flags.text("--prompt", "TEXT", prompt_, "What the text begins with");
+    flags.text("--prompt", "TEXT", prompt_, "Start of the text");
     flags.integer("--bytes", bytes_, 1, int64_t{1} << 30, "Bytes to write");
     flags.number("--temperature", options_.temperature, 0, 100,
-                 "0: always the likeliest byte; higher: bolder");
-    flags.integer("--top-k", top_k_, 0, 256, "Draw from the likeliest K bytes only; 0: from all");
+                 "Sampling temperature; 0: always the likeliest byte");
+    flags.integer("--top-k", top_k_, 0, 256, "Sample from the K likeliest bytes; 0: from all");
     flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of what is drawn");
     flags.integer("--rounds", rounds_, 0, 100,
-                  "Rounds in which the packed and the dense model are timed, in turns; 0: none");
+                  "Rounds of timing, packed and dense interleaved; 0: no timing");
     common_.declare(flags);
   }
 
@@ -55,8 +55,8 @@ class GenerateCommand : public Command {
     const Json record = read_run_record(folder_);
     RunOptions options = RunOptions::from_json(
         record["options"], (std::filesystem::path(folder_) / "run.json").string());
-    WEFT_CHECK(options.model == "gpt", "{}: a run of {}, and only a gpt writes", folder_,
-               options.model);
+    WEFT_CHECK(options.model == "gpt", "{}: text generation needs model=gpt; this run is {}",
+               folder_, options.model);
     return options.resolved();
   }
 
@@ -66,8 +66,8 @@ class GenerateCommand : public Command {
       std::error_code failure;
       if (std::filesystem::exists(folder / name, failure)) return folder / name;
     }
-    throw Error(
-        fmt::format("{}: the run has no model yet: go on with `weft train --resume`", folder_));
+    throw Error(fmt::format("{}: the run has no model yet: continue it with `weft train --resume`",
+                            folder_));
   }
 
   GenerateResult write(GptDecoder& decoder) {
@@ -88,7 +88,7 @@ class GenerateCommand : public Command {
     if (!dense.empty()) {
       line += fmt::format(
           " on packed weights, {:.0f} dense: {:.2f} times as fast (median of {} "
-          "rounds in turns, {})",
+          "interleaved rounds, {})",
           median(dense), median(packed) / median(dense), dense.size(), threads_text(threads()));
     }
     print(line + "\n");
@@ -118,7 +118,7 @@ class GenerateCommand : public Command {
 }  // namespace
 
 CommandEntry generate_command() {
-  return {"generate", "Let a trained gpt write, on its packed weights",
+  return {"generate", "Generate text with a trained gpt, from packed weights",
           "  weft generate runs/gpt --prompt 'ROMEO:' --bytes 400\n"
           "  weft generate runs/gpt --temperature 0 --rounds 0",
           std::make_unique<GenerateCommand>()};

@@ -27,12 +27,13 @@ void wait_politely() {
 [[noreturn]] void become_weft_train(char** argv) {
   wait_politely();
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "weft-train";
-  hold_stop_signals(true);  // loading libtorch takes a while, and nobody would answer them
+  hold_stop_signals(
+      true);  // loading libtorch takes a while, and signals would be ignored meanwhile
   ::execv(program.c_str(), argv);
   const int failure = errno;
   hold_stop_signals(false);
   throw Error(fmt::format(
-      "cannot run {} ({}): this command needs libtorch, and weft may have been built without it",
+      "cannot run {} ({}): this command needs libtorch; weft may have been built without it",
       program.string(), std::strerror(failure)));
 }
 

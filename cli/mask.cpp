@@ -20,7 +20,7 @@ class MaskCommand : public Command {
     flags.text("--solver", "NAME", solver_name_,
                "See `weft solvers` (default: magnitude, or exact if transposable)");
     flags.flag("--reorder", reorder_,
-               "Let rows share by an order that retains more (--pattern must share, as in 2:4x16)");
+               "Permute rows so that those that share a pattern agree (needs xS, as in 2:4x16)");
     names_.declare(flags);
     flags.text("--masks", "FILE", masks_path_,
                "Also write the masks, as U8 tensors of the same names");
@@ -55,7 +55,7 @@ class MaskCommand : public Command {
           fmt::format("--solver {} makes transposable masks: add --transposable", chosen->name));
     }
     if (!chosen->transposable && transposable_) {
-      throw UsageError(fmt::format("--solver {} makes no transposable masks", chosen->name));
+      throw UsageError(fmt::format("--solver {} does not make transposable masks", chosen->name));
     }
     return *chosen;
   }
@@ -63,7 +63,7 @@ class MaskCommand : public Command {
   void print_report(const MaskOptions& options, const MaskReport& report) const {
     const Solver& solver = *options.solver;
     std::vector<std::string> columns = {"tensor", "shape", ">density", ">retained L1"};
-    if (reorder_) columns.push_back(">as rows lie");
+    if (reorder_) columns.push_back(">unpermuted");
     columns.insert(columns.end(), {"solver", ">gap", ">time"});
     Table table(columns);
     for (const MaskedTensor& tensor : report.tensors) {
@@ -71,7 +71,7 @@ class MaskCommand : public Command {
       std::vector<std::string> row = {
           printable(tensor.info.name), stored_shape_text(tensor.info.shape, tensor.transposed),
           percent(tensor.density()), percent(figures.retained.fraction())};
-      if (reorder_) row.push_back(percent(figures.as_rows_lie.fraction()));
+      if (reorder_) row.push_back(percent(figures.unpermuted.fraction()));
       row.insert(row.end(), {std::string(solver.name),
                              solver.exact ? "optimal" : "<= " + percent(figures.gap()),
                              seconds_text(figures.seconds)});
@@ -83,7 +83,7 @@ class MaskCommand : public Command {
         "\n{} of {} tensors masked to {}{}, {} of their magnitude kept{}; written to {}\n",
         report.tensors.size(), report.tensors.size() + report.skipped.size(), options.pattern.str(),
         transposable_ ? " transposable" : "", percent(report.retained().fraction()),
-        reorder_ ? fmt::format(" ({} as rows lie)", percent(report.as_rows_lie().fraction())) : "",
+        reorder_ ? fmt::format(" ({} unpermuted)", percent(report.unpermuted().fraction())) : "",
         report.out.string()));
   }
 
@@ -101,7 +101,7 @@ class MaskCommand : public Command {
                          {"seconds", figures.seconds}});
       if (!reorder_) continue;
       Json& entry = tensors[tensors.size() - 1];
-      entry["retained_l1_as_rows_lie"] = figures.as_rows_lie.fraction();
+      entry["retained_l1_unpermuted"] = figures.unpermuted.fraction();
       entry["row_order"] = row_order_name(tensor.info.name);
     }
     print_json({{"pattern", options.pattern.str()},
@@ -132,20 +132,21 @@ CommandEntry mask_command() {
       "  weft mask model.safetensors sparse.safetensors --pattern 2:4x16 --reorder\n"
       "  weft mask model.safetensors sparse.safetensors --pattern 2:4 --transposed 'conv1d'\n"
       "\n"
-      "Masked are floating-point tensors of two or four dimensions whose name ends in `weight`;\n"
-      "not embeddings, normalisation layers, heads, routers of experts and position biases, told\n"
-      "by their names and by a config.json beside IN. --include selects by name instead. Every\n"
-      "tensor left alone is listed with the reason; with none to mask, nothing is written. Masked\n"
-      "weights become zero, kept ones stay bit for bit. The output says in its metadata\n"
-      "(weft.sparsity) which tensors have which pattern, so that `weft check` needs no flags.\n"
+      "mask takes floating-point tensors of two or four dimensions whose name ends in `weight`,\n"
+      "but no embeddings, normalisation layers, heads, routers of experts or position biases;\n"
+      "it knows these by name and by the config.json beside IN. --include selects by name "
+      "instead.\n"
+      "Skipped tensors are listed with the reason; if all are skipped, nothing is written. Pruned\n"
+      "weights become zero; kept ones do not change. The output's metadata (weft.sparsity) "
+      "records\n"
+      "the pattern of each tensor, so that `weft check` needs no flags.\n"
       "\n"
-      "Groups run along inputs also where a weight is stored [ins, outs]: GPT-2's Conv1D layers\n"
-      "are known, --transposed names others. The output remembers it.\n"
+      "Groups run along inputs, also in weights stored [ins, outs]: weft knows GPT-2's Conv1D\n"
+      "layers, --transposed names others. The output records which they are.\n"
       "\n"
-      "With --reorder rows share a pattern by an order that is searched for each tensor: rows "
-      "that\n"
-      "agree share. Weights stay where they are; the order is written beside them, as a tensor\n"
-      "whose name ends in `row_order`. A tensor is then in memory as a whole.",
+      "--reorder searches a permutation of the rows of each tensor, so that similar rows share a\n"
+      "pattern. Weights stay in place; the permutation is written as a tensor whose name ends in\n"
+      "`row_order`. Memory: the largest tensor.",
       std::make_unique<MaskCommand>()};
 }
 

@@ -13,17 +13,16 @@ class MergeCommand : public Command {
  public:
   void declare(Flags& flags) override {
     flags.positional("base", base_, "Checkpoint: .safetensors, .index.json, or a folder");
-    flags.positional(
-        "delta", delta_,
-        "What is added: a checkpoint of LoRA pairs or full deltas, or a folder of PEFT");
+    flags.positional("delta", delta_,
+                     "Checkpoint of LoRA pairs or full deltas, or a folder of PEFT");
     flags.positional("out", out_, "Where the merged checkpoint goes (a folder if BASE is sharded)");
     declare_pattern(flags, pattern_);
     flags.flag("--transposable", transposable_, "N:M along inputs and along outputs");
     flags.text("--mask", "base|new", mask_,
-               "base: zeros of BASE stay zero; new: the largest of the sums (default: base)",
+               "base: zeros of BASE stay zero; new: keep the largest sums (default: base)",
                one_of({"base", "new"}));
     flags.text("--scale", "NUMBER", scale_,
-               "Factor of LoRA pairs (default: what adapter_config.json beside DELTA says, else 1)",
+               "Factor of LoRA pairs (default: from adapter_config.json beside DELTA, else 1)",
                problem_in([](const std::string& text) { parse_scale(text); }));
     names_.declare(flags);
     flags.flag("--dry-run", dry_run_, "Report, but write nothing");
@@ -155,8 +154,8 @@ CommandEntry merge_command() {
       "(lora_alpha / r, use_rslora, rank_pattern, alpha_pattern). Without --pattern, every weight\n"
       "keeps the one that BASE promises (weft.sparsity). Deltas of other tensors (biases, norms) "
       "are\n"
-      "added as they are. With --mask base, what the delta does where BASE is zero is lost; the\n"
-      "table says how much of it.",
+      "added as they are. --mask base drops the delta where BASE is zero; the table shows how\n"
+      "much is lost.",
       std::make_unique<MergeCommand>()};
 }
 

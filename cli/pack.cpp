@@ -98,7 +98,7 @@ class PackCommand : public Command {
     if (options.values) {
       throw UsageError(
           fmt::format("--format {} stores values in the type of the weights: --values "
-                      "{} is not for it",
+                      "{} is not accepted",
                       kBitmask24, values_));
     }
     if (options.pattern && (options.pattern->keep() != 2 || options.pattern->group() != 4)) {
@@ -112,8 +112,7 @@ class PackCommand : public Command {
       return pack_checkpoint(options, listener);
     } catch (const NotSparseError& error) {
       throw Error(
-          fmt::format("{}: prune it first with `weft mask`, or while packing with --by-magnitude",
-                      error.what()));
+          fmt::format("{}: prune it with `weft mask`, or pack with --by-magnitude", error.what()));
     }
   }
 
@@ -204,15 +203,15 @@ CommandEntry pack_command() {
       "  weft pack model.safetensors packed.safetensors --pattern 2:4 --by-magnitude\n"
       "  weft pack sparse/ packed/ --pattern 2:4 --format sparse-24-bitmask\n"
       "\n"
-      "Takes weights that obey the pattern along inputs; one that does not is an error, unless\n"
-      "it is excluded or --by-magnitude prunes it. F32, F16 and BF16 weights are packed, and\n"
-      "come back from `weft unpack` bit for bit; other tensors are copied. The file is\n"
+      "Weights must obey the pattern along inputs; one that does not is an error, unless it is\n"
+      "excluded or pruned by --by-magnitude. F32, F16 and BF16 weights are packed, and\n"
+      "`weft unpack` restores them bit for bit; other tensors are copied. The file is\n"
       "safetensors: docs/format.md shows how to read it without weft.",
       std::make_unique<PackCommand>()};
 }
 
 CommandEntry unpack_command() {
-  return {"unpack", "Turn a packed checkpoint back into a dense one",
+  return {"unpack", "Transpose a packed checkpoint back into a dense one",
           "  weft unpack packed.safetensors sparse.safetensors\n"
           "  weft unpack packed/ sparse/\n"
           "\n"

@@ -23,12 +23,12 @@ class PlanCommand : public Command {
         problem_in([](const std::string& text) { check_measurable(ConvShape::parse(text)); }));
     declare_pattern(flags, pattern_);
     flags.flag("--transposable", transposable_,
-               "The mask is N:M along outputs too (default: its transpose is ragged)");
+               "The mask is N:M along outputs too (default: along inputs only)");
     flags.flag("--masked-gradient", masked_gradient_,
-               "The gradient of the weights is masked, too: compute it only where it is kept");
+               "Compute the gradient of the weights for kept weights only");
     flags.exclude("--masked-gradient", "--conv");
     flags.text("--precision", "fp32|bf16", precision_,
-               "Of operands and activations; in bf16 every arithmetic that the CPU has competes",
+               "Type of operands and activations; bf16: all arithmetics of the CPU are compared",
                problem_in([](const std::string& text) { parse_precision(text); }));
     flags.exclude("--precision", "--conv");
     flags.integer("--products-per-pack", products_per_pack_, 0, 1 << 20,
@@ -37,9 +37,9 @@ class PlanCommand : public Command {
     flags.text("--mode", "MODE", mode_, "auto, dense or sparse",
                problem_in([](const std::string& text) { parse_plan_mode(text); }));
     flags.text("--save", "FILE", save_, "Write the choices, so that a run can be repeated");
-    flags.text("--saved", "FILE", saved_, "Take the choices from such a file instead of deciding");
+    flags.text("--saved", "FILE", saved_, "Use the choices of such a file");
     flags.exclude("--saved", "--mode");
-    flags.flag("--remeasure", remeasure_, "Measure again what the cache holds");
+    flags.flag("--remeasure", remeasure_, "Measure again instead of reading cached timings");
     common_.declare(flags);
   }
 
@@ -160,7 +160,7 @@ class PlanCommand : public Command {
 }  // namespace
 
 CommandEntry plan_command() {
-  return {"plan", "Say which products of a layer are faster sparse, and why",
+  return {"plan", "Show which products of a layer are faster sparse, and why",
           "  weft plan --shape 2048x768x3072 --pattern 2:4\n"
           "  weft plan --shape 1024x1024x1024 --shape 64x256x256 --pattern 1:8 --threads 1 --json\n"
           "  weft plan --shape 2048x768x3072 --pattern 2:4 --transposable --save plan.json\n"

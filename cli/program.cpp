@@ -53,7 +53,7 @@ void allow_many_files() {
 
 int complain(int code, const std::string& message) {
   const std::string line = "weft: " + printable(message, 2000) + "\n";
-  std::fputs(line.c_str(), stderr);  // if that fails, there is nobody left to tell
+  std::fputs(line.c_str(), stderr);  // if that fails, nothing can be reported
   return code;
 }
 
@@ -96,7 +96,8 @@ int run(int argc, char** argv, std::vector<CommandEntry> commands) {
   } catch (const OverwriteError& error) {
     return complain(
         2, hint(error.replaceable()
-                    ? fmt::format("{}: name another, or replace it with --in-place", error.what())
+                    ? fmt::format("{}: choose another output, or replace it with --in-place",
+                                  error.what())
                     : error.what()));
   }
 }

@@ -1,4 +1,4 @@
-// Progress: a bar on standard error while long work goes on, if somebody watches it there.
+// Progress: a bar on standard error during long work, if standard error is a terminal.
 #pragma once
 
 #include <chrono>

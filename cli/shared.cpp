@@ -31,8 +31,8 @@ Flags::Problem one_of(std::vector<std::string> accepted) {
 
 void CommonFlags::declare(Flags& flags) {
   flags.integer("--threads", threads, 1, kMaxThreads,
-                "Threads to use; results do not depend on it");
-  flags.flag("--json", json, "Print JSON for machines instead of tables");
+                "Threads; the result does not depend on their number");
+  flags.flag("--json", json, "Print JSON instead of tables");
 }
 
 void CommonFlags::apply() const { set_threads(static_cast<int>(threads)); }
@@ -54,19 +54,8 @@ void NameFilter::declare(Flags& flags) {
   flags.texts("--exclude", "RE", exclude, "No tensors whose name matches (regular expression)",
               problem_in([](const std::string& text) { Selection("", text); }));
   flags.texts("--transposed", "RE", transposed,
-              "Tensors stored [ins, outs] (regular expression); GPT-2's are known",
+              "Tensors stored [ins, outs] (regular expression); GPT-2's are known already",
               problem_in([](const std::string& text) { Selection(text, ""); }));
-}
-
-Selection NameFilter::selection(const Checkpoint& checkpoint) const {
-  std::vector<TensorInfo> tensors;
-  for (const ShardedTensor& tensor : checkpoint.tensors()) tensors.push_back(tensor.info);
-  return selection(checkpoint, tensors);
-}
-
-Selection NameFilter::selection(const Checkpoint& checkpoint,
-                                const std::vector<TensorInfo>& tensors) const {
-  return select_tensors(expressions(), checkpoint, tensors, {{}, print_note});
 }
 
 NameExpressions NameFilter::expressions() const {
@@ -110,14 +99,8 @@ void print_skipped(const std::vector<Skipped>& skipped) {
   print("\n" + table.str());
 }
 
-std::string nothing_selected(const std::vector<Skipped>& skipped) {
-  if (skipped.empty()) return "the file has no tensors";
-  return weft::nothing_selected(skipped[0].name, skipped[0].reason);
-}
-
 void InPlaceFlag::declare(Flags& flags, const char* in) {
-  const std::string help = fmt::format(
-      "OUT is {}, which is replaced; killed at any moment, it is all old or all new", in);
+  const std::string help = fmt::format("Allow OUT to be {}; it is replaced atomically", in);
   flags.flag("--in-place", on, help.c_str());
 }
 

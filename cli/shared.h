@@ -1,4 +1,4 @@
-// What several commands share: flags, output, the words for what was left out.
+// Shared by several commands: flags, output, and texts for skipped tensors.
 #pragma once
 
 #include <string>
@@ -39,10 +39,6 @@ struct NameFilter {
 
   void declare(Flags& flags);
   NameExpressions expressions() const;
-  // Says on standard error if config.json cannot be used.
-  Selection selection(const Checkpoint& checkpoint) const;
-  // Of a packed checkpoint: its tensors as they were before.
-  Selection selection(const Checkpoint& checkpoint, const std::vector<TensorInfo>& tensors) const;
 };
 
 struct Skipped {
@@ -55,8 +51,6 @@ std::vector<Skipped> skipped(const std::vector<SkippedTensor>& tensors);
 std::string stored_shape_text(const std::vector<int64_t>& shape, bool transposed);
 Json to_json(const std::vector<Skipped>& skipped);
 void print_skipped(const std::vector<Skipped>& skipped);
-// Why a command has nothing to do, with the first tensor that was skipped as the example.
-std::string nothing_selected(const std::vector<Skipped>& skipped);
 
 // --in-place: OUT is IN.
 struct InPlaceFlag {

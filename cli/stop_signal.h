@@ -1,5 +1,5 @@
-// StopSignal: while it lives, the first SIGINT, SIGTERM or SIGHUP asks long work to come to a good
-// end; the second ends the program at once, as the first would have without (program.cpp).
+// StopSignal: while it lives, the first SIGINT, SIGTERM or SIGHUP asks long work to save its state
+// and end; the second ends the program at once (program.cpp).
 //
 // It is for work that has something to save. All other work is ended at once: it leaves no file
 // half-written. One at a time.

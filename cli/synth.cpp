@@ -80,11 +80,11 @@ class SynthCommand : public Command {
     flags.positional("out", out_, "The .safetensors file to write, or a folder with --shards");
     flags.integer("--width", width_, 16, 16384, "Width of the model");
     flags.integer("--layers", layers_, 1, kMaxLayers, "Number of blocks");
-    flags.size("--size", size_, "As many blocks as make this size, as in 4GB");
+    flags.size("--size", size_, "Size of the checkpoint, instead of --layers, as in 4GB");
     flags.exclude("--size", "--layers");
-    flags.number("--zeros", zeros_, 0, 1, "Share of the weights that is zero, at random");
-    flags.integer("--shards", shards_, 1, 10'000, "Files to spread the tensors over");
-    flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of the weights");
+    flags.number("--zeros", zeros_, 0, 1, "Share of zero weights, at random places");
+    flags.integer("--shards", shards_, 1, 10'000, "Number of files");
+    flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Seed of the weights");
     common_.declare(flags);
   }
 
@@ -95,7 +95,7 @@ class SynthCommand : public Command {
       layers_ = static_cast<int64_t>((size_ + block_bytes - 1) / block_bytes);
       if (layers_ > kMaxLayers) {
         throw UsageError(
-            fmt::format("--size takes {} blocks of width {}, more than {}: take a larger --width",
+            fmt::format("--size needs {} blocks of width {}, more than {}: choose a larger --width",
                         layers_, width_, kMaxLayers));
       }
     }

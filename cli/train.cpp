@@ -57,9 +57,8 @@ void print_plan(const std::vector<PlannedLayer>& layers) {
   print("\n" + table.str());
   if (ratios) {
     print(fmt::format(
-        "Measured in the run: a product is sparse where dense time / (sparse time + packing), the "
-        "figure beside\nit, is above {} (above {} if it takes less than {} ms and there is "
-        "packing).\n",
+        "Measured in this run. A product is sparse if its ratio, dense time / (sparse time + "
+        "packing), is above\n{} (above {} for products below {} ms that need packing).\n",
         kSparseMargin, kSmallProductMargin, kSmallProductMs));
   }
   for (const std::string& arithmetic : arithmetics) print(arithmetic + "\n");
@@ -67,15 +66,15 @@ void print_plan(const std::vector<PlannedLayer>& layers) {
   std::fflush(stdout);
 }
 
-// What row orders retain, of layers that have one.
+// The magnitude retained with and without a row order, for layers that have one.
 void print_orders(const std::vector<PlannedLayer>& layers) {
-  Table table({"row order", "pattern", ">retained L1", ">as rows lie"});
+  Table table({"row order", "pattern", ">retained L1", ">unpermuted"});
   bool any = false;
   for (const PlannedLayer& layer : layers) {
     if (!layer.order) continue;
     any = true;
     table.add({layer.report.name, layer.report.pattern, percent(layer.order->retained),
-               percent(layer.order->retained_as_rows_lie)});
+               percent(layer.order->retained_unpermuted)});
   }
   if (any) print("\n" + table.str());
 }
@@ -174,19 +173,19 @@ void print_start(const Trainer& trainer) {
   const bool sparse = std::ranges::any_of(
       trainer.layers(), [](const PlannedLayer& one) { return !one.report.pattern.empty(); });
   if (o.plan == "auto" && sparse && trainer.step() == 0) {
-    print(
-        fmt::format("\nFor {} steps from where a layer is sparse, dense and sparse products take "
-                    "turns; then the faster\nones are chosen.\n",
-                    Trial::kSteps));
+    print(fmt::format(
+        "\nThe first {} sparse steps of a layer alternate dense and sparse products; then "
+        "the faster\nones are chosen.\n",
+        Trial::kSteps));
   }
-  if (trainer.step() > 0) print(fmt::format("\ngoing on after step {}\n", trainer.step()));
+  if (trainer.step() > 0) print(fmt::format("\ncontinuing after step {}\n", trainer.step()));
   print("\n");
   std::fflush(stdout);
 }
 
 [[noreturn]] void stop_early(Trainer& trainer, const StopSignal& stop, const std::string& folder) {
   trainer.save_checkpoint();
-  stop.end_program(fmt::format("stopped after step {}: go on with weft train --resume {}",
+  stop.end_program(fmt::format("stopped after step {}: continue with weft train --resume {}",
                                trainer.step(), folder));
 }
 

@@ -55,11 +55,11 @@ void declare_patterns(Flags& flags, std::vector<std::string>& patterns, const ch
               problem_in([](const std::string& text) { Pattern::parse(text); }));
 }
 void declare_data(Flags& flags, std::string& data) {
-  flags.text("--data", "DATA", data, "Other data than the run's",
+  flags.text("--data", "DATA", data, "Data to use instead of the run's",
              problem_in([](const std::string& text) { DataSpec::parse(text); }));
 }
 void declare_plan(Flags& flags, std::string& plan) {
-  flags.text("--plan", "auto|dense|sparse", plan, "Who decides how products are computed",
+  flags.text("--plan", "auto|dense|sparse", plan, "auto: measure; dense or sparse: all products",
              problem_in([](const std::string& text) { parse_plan_mode(text); }));
 }
 
@@ -83,7 +83,8 @@ std::vector<std::string> recipe_names() {
 
 void TrainArguments::declare(Flags& flags) {
   flags.text("--out", "DIR", out, "Folder of the run: run.json, metrics, checkpoints, the model");
-  flags.text("--resume", "DIR", resume, "Go on with the run in this folder; takes --threads");
+  flags.text("--resume", "DIR", resume,
+             "Continue the run in this folder; only --threads may be added");
   flags.exclude("--resume", "--out");
   run.declare(flags);
 }
@@ -96,13 +97,14 @@ void TrainArguments::check() const {
   }
   for (const std::string& flag : run.given()) {
     if (flag == "--threads") continue;
-    throw UsageError(fmt::format("{} does not go with --resume: the run has its options", flag));
+    throw UsageError(
+        fmt::format("{} cannot be used with --resume: the run keeps its options", flag));
   }
 }
 
 CommandEntry train_command(Work<TrainArguments> work) {
   return {
-      "train", "Train a network by a recipe",
+      "train", "Train a network with a recipe",
       "  weft train --out runs/first\n"
       "  weft train --model gpt --data text:book.txt --recipe s-ste --pattern 2:4 --out runs/gpt\n"
       "  weft train --config run.toml --seed 2 --out runs/second\n"
@@ -113,8 +115,8 @@ CommandEntry train_command(Work<TrainArguments> work) {
 
 void CompareArguments::declare(Flags& flags) {
   flags.text("--recipes", "NAME,...", recipes,
-             "Recipes, separated by commas (default: all), or as sr-ste@1:4 at a pattern of "
-             "their own; dense is always there",
+             "Recipes, separated by commas (default: all); sr-ste@1:4 has its own pattern; dense "
+             "is always included",
              problem_in([](const std::string& text) {
                for (const std::string& one : split(text)) {
                  const size_t at = std::min(one.find('@'), one.size());
@@ -123,8 +125,8 @@ void CompareArguments::declare(Flags& flags) {
                }
              }));
   declare_patterns(flags, patterns, "Patterns, one or several");
-  flags.integer("--seeds", seeds, 1, 1000, "Runs of each, with seeds from --seed on");
-  flags.text("--out", "DIR", out, "Folder of all runs; a comparison there goes on");
+  flags.integer("--seeds", seeds, 1, 1000, "Runs of each recipe, with seeds from --seed on");
+  flags.text("--out", "DIR", out, "Folder of all runs; an unfinished comparison is continued");
   flags.require("--out");
   flags.flag("--no-memory", no_memory,
              "Do not measure the memory of each run in a process of its own");
@@ -156,7 +158,7 @@ void CompareArguments::check() const {
 
 CommandEntry compare_command(Work<CompareArguments> work) {
   return {
-      "compare", "Train by several recipes, side by side",
+      "compare", "Train with several recipes and compare them",
       "  weft compare --recipes dense,sr-ste,s-ste --pattern 2:4 --seeds 3 --out runs/compare\n"
       "  weft compare --pattern 2:4 --pattern 1:4 --data idx:mnist --steps 300 --out runs/mnist",
       command_for(std::move(work))};
@@ -165,10 +167,10 @@ CommandEntry compare_command(Work<CompareArguments> work) {
 void EvalArguments::declare(Flags& flags) {
   flags.positional("run", folder, "Folder of a finished run");
   flags.text("--weights", "FILE", weights,
-             "Other weights than the run's: what a conversion has made of them");
+             "Weights to evaluate instead of the run's, such as converted ones");
   declare_data(flags, data);
   flags.integer("--samples", samples, -1, int64_t{1} << 40,
-                "Test samples, spread over all; 0: all; -1: as many as the run took");
+                "Test samples, evenly spread; 0: all; -1: as many as in the run");
   flags.integer("--threads", threads, 0, kMaxThreads, "Threads; 0: as the run");
   flags.flag("--json", json, "Print JSON");
 }
@@ -194,13 +196,13 @@ void RecoveryArguments::declare(Flags& flags) {
 
 CommandEntry recovery_command(Work<RecoveryArguments> work) {
   return {
-      "recovery", "What converting a trained network costs, and what each step gives back",
+      "recovery", "Measure the accuracy of a trained network after each conversion method",
       "  weft recovery runs/dense\n"
       "  weft recovery runs/dense --pattern 2:4 --pattern 1:8 --transposable\n"
       "\n"
-      "Converts the model of a run, whose file stays as it is, step by step: magnitude alone,\n"
-      "with mean absorption, by adaprune, and with batch normalisation estimated anew; wanda and\n"
-      "sparsegpt for comparison. After each, the network is evaluated.",
+      "Converts the model of a run by magnitude, with mean absorption, by adaprune, by adaprune\n"
+      "with batch normalisation estimated again, by wanda and by sparsegpt, and evaluates the\n"
+      "network after each. The files of the run do not change.",
       command_for(std::move(work))};
 }
 
@@ -214,7 +216,7 @@ void BenchLayerArguments::declare(Flags& flags) {
   declare_recipes(flags, recipes);
   declare_patterns(flags, patterns, "Patterns to run");
   declare_plan(flags, plan);
-  flags.integer("--rounds", rounds, 1, 30, "Rounds to take the median of");
+  flags.integer("--rounds", rounds, 1, 30, "Rounds; the result is their median");
   flags.integer("--threads", threads, 0, kMaxThreads, "Threads; 0 takes all");
   flags.flag("--json", json, "Print JSON");
 }
@@ -248,20 +250,21 @@ void BenchStepArguments::declare(Flags& flags) {
   declare_recipes(flags, recipes);
   declare_patterns(flags, patterns, "Patterns to run");
   flags.integer("--tokens", shape.tokens, 1, 1 << 24, "Tokens of a step");
-  flags.integer("--context", shape.context, 1, 1 << 20, "Tokens of a sequence");
+  flags.integer("--context", shape.context, 1, 1 << 20, "Tokens per sequence");
   flags.integer("--width", shape.width, 1, 1 << 16, "Width of the block");
   flags.integer("--hidden", shape.hidden, 1, 1 << 18, "Width of its feed-forward part");
   flags.integer("--heads", shape.heads, 1, 1 << 10, "Heads of attention");
   declare_plan(flags, plan);
-  flags.text("--precision", "fp32|bf16", precision,
-             "Of operands and activations; in bf16 dense is bf16 too, and fp32 beside",
-             problem_in([](const std::string& text) { parse_precision(text); }));
-  flags.integer("--rounds", rounds, 1, 100, "Rounds to take the median of");
+  flags.text(
+      "--precision", "fp32|bf16", precision,
+      "Type of operands and activations; bf16 is compared with dense bf16, and with dense fp32",
+      problem_in([](const std::string& text) { parse_precision(text); }));
+  flags.integer("--rounds", rounds, 1, 100, "Rounds; the result is their median");
   flags.integer("--threads", threads, 0, kMaxThreads, "Threads; 0 takes all");
-  flags.flag("--no-plain", no_plain, "Leave plain libtorch out");
+  flags.flag("--no-plain", no_plain, "Do not measure plain libtorch");
   flags.flag("--no-memory", no_memory, "Leave memory out");
   flags.flag("--only-memory", only_memory,
-             "Take two steps by the one recipe and pattern given and print the peak of memory");
+             "Run two steps of the given recipe and pattern and print the peak memory");
   flags.flag("--json", json, "Print JSON");
 }
 
@@ -272,9 +275,10 @@ void BenchStepArguments::check() const {
         Recipe::parse(recipe).check(Pattern::parse(pattern));
       }
     }
-    WEFT_CHECK(shape.tokens % shape.context == 0, "{} tokens are not whole sequences of {}",
-               shape.tokens, shape.context);
-    WEFT_CHECK(shape.width % shape.heads == 0, "a width of {} cannot be cut into {} heads",
+    WEFT_CHECK(shape.tokens % shape.context == 0,
+               "{} tokens are not a multiple of the sequence length {}", shape.tokens,
+               shape.context);
+    WEFT_CHECK(shape.width % shape.heads == 0, "width {} is not a multiple of {} heads",
                shape.width, shape.heads);
   });
 }

@@ -254,7 +254,7 @@ inline uint64_t draw_bits(int64_t count, int64_t width, Dice& dice) {
   return bits;
 }
 
-// keep:group along the columns; rows that share are equal. Groups begin anew after every `segment`.
+// keep:group along the columns; rows that share are equal. Groups restart after every `segment`.
 inline Mask draw_mask(int64_t rows, int64_t cols, const Pattern& pattern, Fill fill, Dice& dice,
                       int64_t segment = 0) {
   Mask mask(rows, cols);

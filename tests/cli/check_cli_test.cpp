@@ -116,9 +116,9 @@ TEST(Check, AMalformedRowOrderIsOneLineThatNamesIt) {
   for (const Wrong& wrong :
        {Wrong{Dtype::kF64, right, "fc.row_order", "is F64 of shape [8]"},
         Wrong{Dtype::kI64, {0, 1, 2}, "fc.row_order", "I64 of shape [8]"},
-        Wrong{Dtype::kI64, {0, 1, 2, 3, 7, 6, 5, 5}, "fc.row_order", "must be there once"},
-        Wrong{Dtype::kI64, {0, 1, 2, 3, 7, 6, 5, -1}, "fc.row_order", "must be there once"},
-        Wrong{Dtype::kI64, right, "fc.order", "which is not there"}}) {
+        Wrong{Dtype::kI64, {0, 1, 2, 3, 7, 6, 5, 5}, "fc.row_order", "not a permutation of"},
+        Wrong{Dtype::kI64, {0, 1, 2, 3, 7, 6, 5, -1}, "fc.row_order", "not a permutation of"},
+        Wrong{Dtype::kI64, right, "fc.order", "which is missing"}}) {
     const Outcome outcome = checked(wrong.dtype, wrong.order, wrong.name);
     EXPECT_EQ(outcome.code, 1);
     EXPECT_TRUE(contains(outcome.err, wrong.words)) << outcome.err;

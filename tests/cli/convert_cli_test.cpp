@@ -102,8 +102,8 @@ TEST(Convert, TheMeanGoesWhereItBelongsAndTheReportSaysSo) {
     const Json& notes = layer_row(report, name)["notes"];
     return notes.size() == 1u ? notes[0].get<std::string>() : "";
   };
-  EXPECT_EQ(note("fc.weight"), "its bias takes the mean");
-  EXPECT_TRUE(contains(note("conv1.weight"), "bn1, behind it, takes the mean"));
+  EXPECT_EQ(note("fc.weight"), "its bias absorbs the change of the mean");
+  EXPECT_TRUE(contains(note("conv1.weight"), "bn1, after it, absorbs the change of the mean"));
   EXPECT_TRUE(contains(note("conv2.weight"), "bn2 does not normalise"));
 }
 

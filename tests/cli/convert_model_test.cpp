@@ -199,7 +199,7 @@ TEST_F(ConvertModel, RefusesWhatDoesNotFit) {
   // Two layers, and both are ends.
   train("mlp", {"--width", "16", "--depth", "1", "--steps", "2", "--train-images", "64",
                 "--test-images", "16", "--batch", "16"});
-  expect_one_line(run({"recovery", run_of("mlp")}), 1, {"no layer to convert", "--sparse-ends"});
+  expect_one_line(run({"recovery", run_of("mlp")}), 2, {"no layer to convert", "--sparse-ends"});
 }
 
 }  // namespace

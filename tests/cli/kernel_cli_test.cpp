@@ -205,7 +205,7 @@ TEST_F(KernelCommands, WrongUsageIsNamed) {
            {{"plan", "--conv", "8x8x8"}, "IMAGESxINSxHEIGHTxWIDTH:OUTSxKHxKW"},
            {{"plan", "--conv", "1x8x4x4:8x3x3,steps=2"}, "steps=2"},
            {{"plan", "--conv", "1x8x4x4:8x5x5"}, "more than the 4 x 4"},
-           {{"plan", "--conv", "0x8x4x4:8x3x3"}, "needs an image"},
+           {{"plan", "--conv", "0x8x4x4:8x3x3"}, "must have an image"},
            {{"plan", "--conv", "100000x100000x4x4:8x3x3"}, "2^31"},
            {{"plan", "--shape", "8x8x8", "--mode", "fast"}, "fast"},
            {{"plan", "--shape", "8x8x8", "--pattern", "4:2"}, "4:2"},

@@ -44,8 +44,8 @@ TEST_F(Refusal, OfDeltasThatFitNothing) {
 }
 
 TEST_F(Refusal, OfWrongLoraPairs) {
-  expect_refused({lora_a_}, {"/d", "fc1.lora_A.weight", "no lora_B"});
-  expect_refused({lora_b_}, {"/d", "fc1.lora_B.weight", "no lora_A"});
+  expect_refused({lora_a_}, {"/d", "fc1.lora_A.weight", "its lora_B is missing"});
+  expect_refused({lora_b_}, {"/d", "fc1.lora_B.weight", "its lora_A is missing"});
   expect_refused({lora_a_, {"fc1.lora_B.weight", Dtype::kF32, {2, 24}, b_}},
                  {"/d", "fc1.lora_B.weight", "[2, 24]", "[24, 2]"});
   expect_refused({{"fc1.lora_A.weight", Dtype::kF32, {40, 2}, a_}, lora_b_},

@@ -279,7 +279,7 @@ TEST(Peft, WholeWeightsBesidePairsAreRefused) {
     adapter.write(R"({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "lora_only"})");
     expect_one_line(
         run({"merge", base, adapter.path, folder / "o", "--pattern", "4:4"}), 1,
-        {kLayers[1] + ".weight", "adapter_config.json", "neither biases nor modules_to_save"});
+        {kLayers[1] + ".weight", "adapter_config.json", "no biases and no modules_to_save"});
   }
 }
 

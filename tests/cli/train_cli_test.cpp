@@ -97,7 +97,7 @@ TEST_F(TrainCommands, BenchLayerTimesAllOfLbc) {
     EXPECT_NEAR(records[i]["sparse_ms"].get<double>(), mean, 1e-6 * mean) << "of one round";
   }
   const Outcome table = run(command);
-  EXPECT_TRUE(contains(table.out, "mean over its sparse phase, with the update of its scores"))
+  EXPECT_TRUE(contains(table.out, "mean over the sparse phase, with the update of scores"))
       << table.out;
 }
 
@@ -110,22 +110,22 @@ TEST_F(TrainCommands, WrongUsageIsOneLineAndLeavesNothing) {
   const std::vector<std::tuple<std::vector<std::string>, int, std::string>> cases = {
       {{"train"}, 2, "--out DIR is needed"},
       {{"train", "--out", out, "--resume", out}, 2, "excludes"},
-      {{"train", "--resume", out, "--steps", "5"}, 2, "--steps does not go with --resume"},
+      {{"train", "--resume", out, "--steps", "5"}, 2, "--steps cannot be used with --resume"},
       {{"train", "--out", out, "--recipe", "magic"}, 2, "magic"},
       {{"train", "--out", out, "--steps", "0"}, 2, "--steps"},
       {{"train", "--out", out, "--precision", "fp16"}, 2, "'fp16': accepted are fp32, bf16"},
       {{"train", "--out", out, "--config", bad}, 1, "did you mean 'steps'?"},
-      {{"train", "--out", out, "--data", "text"}, 2, "model cnn learns from images"},
+      {{"train", "--out", out, "--data", "text"}, 2, "model cnn needs images"},
       {{"train", "--out", out, "--accumulate", "3"}, 2, "micro-batches"},
-      {{"train", "--out", out, "--rule", "(=dense"}, 2, "no regular expression"},
+      {{"train", "--out", out, "--rule", "(=dense"}, 2, "not a regular expression"},
       {{"compare"}, 2, "--out is required"},
       {{"compare", "--out", out, "--config", rule},
        1,
-       "rule.toml:1: the key 'rule' does not go with this command"},
+       "rule.toml:1: key 'rule' is not accepted by this command"},
       {{"compare", "--out", out, "--recipes", "ste,magic"}, 2, "magic"},
       {{"compare", "--out", out, "--recipes", "ste,s-ste+gradient=mvue-two-draw@1:4"},
        2,
-       "makes no sense at 1:4"},
+       "is not valid at 1:4"},
       {{"eval"}, 2, "run is required"},
       {{"eval", out, "--data", "photos"}, 2, "photos"},
       {{"recovery", out, "--pattern", "5:4"}, 2, "5:4"},
@@ -136,8 +136,10 @@ TEST_F(TrainCommands, WrongUsageIsOneLineAndLeavesNothing) {
       {{"bench", "layer", "--pattern", "5:4"}, 2, "5:4"},
       {{"bench", "layer", "--plan", "fast"}, 2, "auto, dense and sparse"},
       {{"bench", "layer", "--rounds", "0"}, 2, "--rounds"},
-      {{"bench", "step", "--tokens", "100", "--context", "64"}, 2, "whole sequences"},
-      {{"bench", "step", "--width", "100", "--heads", "3"}, 2, "cannot be cut into 3 heads"},
+      {{"bench", "step", "--tokens", "100", "--context", "64"},
+       2,
+       "not a multiple of the sequence length"},
+      {{"bench", "step", "--width", "100", "--heads", "3"}, 2, "is not a multiple of 3 heads"},
   };
   for (const auto& [arguments, code, part] : cases) {
     const Outcome outcome = run(arguments);

@@ -42,8 +42,8 @@ TEST_F(TrainerCommands, ARunLeavesAllItsFiles) {
   ASSERT_EQ(evaluated.code, 0) << evaluated.err;
   EXPECT_EQ(evaluated.json()["eval_accuracy"], record["result"]["eval_accuracy"]);
   EXPECT_TRUE(contains(run({"eval", folder("run")}).out, "accuracy"));
-  EXPECT_TRUE(
-      contains(run({"generate", folder("run")}).err, "a run of mlp, and only a gpt writes"));
+  EXPECT_TRUE(contains(run({"generate", folder("run")}).err,
+                       "text generation needs model=gpt; this run is mlp"));
 }
 
 TEST_F(TrainerCommands, FlagsStandAboveTheConfigurationFile) {
@@ -62,11 +62,11 @@ TEST_F(TrainerCommands, WhatCannotBeReadOrWrittenIsOneLineAndLeavesNothing) {
       {train("x", {"--plan", "/nowhere.json"}), "/nowhere.json"},
       {train("x", {"--init", "/nowhere.safetensors"}), "/nowhere.safetensors"},
       {train("x", {"--init", folder("not.safetensors")}), "not.safetensors"},
-      {{"train", "--resume", folder("x")}, "no run there"},
+      {{"train", "--resume", folder("x")}, "not the folder of a run"},
       {{"train", "--out", "/proc/weft", "--train-images", "10", "--test-images", "5"},
        "/proc/weft"},
-      {{"eval", folder("x")}, "no run there"},
-      {{"generate", folder("x")}, "no run there"},
+      {{"eval", folder("x")}, "not the folder of a run"},
+      {{"generate", folder("x")}, "not the folder of a run"},
   };
   for (const auto& [arguments, part] : cases) {
     const Outcome outcome = run(arguments);
@@ -106,7 +106,7 @@ TEST_F(TrainerCommands, ARunInBf16IsEvaluatedInIt) {
 
 TEST_F(TrainerCommands, ARunIsNotOverwrittenAndAFinishedOneNotResumed) {
   ASSERT_EQ(run(train("run", {}, "2")).code, 0);
-  EXPECT_TRUE(contains(run(train("run", {}, "2")).err, "holds a run already"));
+  EXPECT_TRUE(contains(run(train("run", {}, "2")).err, "has a run already"));
   EXPECT_TRUE(contains(run({"train", "--resume", folder("run")}).err, "the run is done"));
 }
 

@@ -1,4 +1,5 @@
-// Signals to the commands that train, time and convert: they end soon, and a run goes on to the bit.
+// Signals to the commands that train, time and convert: they end soon, and a run goes on to the
+// bit.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -21,11 +22,11 @@ TEST_F(TrainerCommands, ASignalSavesAndTheRunGoesOnBitForBit) {
     ::kill(program.pid(), signal);
     const Outcome stopped = program.wait();
     EXPECT_EQ(stopped.code, 128 + signal) << stopped.err;
-    EXPECT_TRUE(contains(stopped.out, "go on with weft train --resume")) << stopped.out;
+    EXPECT_TRUE(contains(stopped.out, "continue with weft train --resume")) << stopped.out;
     const std::string as_before = fmt::format("{}", threads());
     const Outcome resumed = run({"train", "--resume", folder(name), "--threads", as_before});
     ASSERT_EQ(resumed.code, 0) << resumed.err;
-    EXPECT_TRUE(contains(resumed.out, "going on after step"));
+    EXPECT_TRUE(contains(resumed.out, "continuing after step"));
     EXPECT_EQ(model(name), model("whole"));
     int64_t expected = 0;  // every step once, in order
     std::ifstream metrics(folder(name) + "/metrics.jsonl");
@@ -70,12 +71,12 @@ TEST_F(TrainerCommands, ASignalInTheLastEvaluationSavesTheRun) {
   ASSERT_TRUE(wait_for_step("run", 3));
   sleep_ms(100);
   const Outcome stopped = stop(program);
-  EXPECT_TRUE(contains(stopped.out, "stopped after step 3: go on with weft train --resume"))
+  EXPECT_TRUE(contains(stopped.out, "stopped after step 3: continue with weft train --resume"))
       << stopped.out;
   EXPECT_FALSE(std::filesystem::exists(folder("run") + "/model.safetensors"));
   const Outcome resumed = run({"train", "--resume", folder("run")});
   ASSERT_EQ(resumed.code, 0) << resumed.err;
-  EXPECT_TRUE(contains(resumed.out, "going on after step 3")) << resumed.out;
+  EXPECT_TRUE(contains(resumed.out, "continuing after step 3")) << resumed.out;
   EXPECT_TRUE(std::filesystem::exists(folder("run") + "/model.safetensors"));
 }
 
@@ -158,7 +159,7 @@ TEST_F(TrainerCommands, ASignalEndsAComparisonWhereverItIs) {
     Program program(comparison(
         "512", "100", {"--steps", "20", "--plan", "auto", "--pattern", "2:4", "--pattern", "1:4"}));
     wait_until_at_work(program, /*torch=*/true);
-    EXPECT_TRUE(contains(stop(program).out, "stopped: the same command goes on"));
+    EXPECT_TRUE(contains(stop(program).out, "stopped: run the same command to continue"));
   }
   std::filesystem::remove_all(folder("compare"));
   // While it trains.
@@ -167,14 +168,14 @@ TEST_F(TrainerCommands, ASignalEndsAComparisonWhereverItIs) {
   {
     Program program(arguments);
     ASSERT_TRUE(wait_for_step("compare/s-ste-2of4-seed1", 20));
-    EXPECT_TRUE(contains(stop(program, SIGHUP).out, "stopped: the same command goes on"));
+    EXPECT_TRUE(contains(stop(program, SIGHUP).out, "stopped: run the same command to continue"));
     EXPECT_EQ(names_in(folder("compare") + "/dense-seed1/checkpoints").size(), 1u);
   }
   // While it measures memory, in a process of its own.
   {
     Program program(arguments);
     ASSERT_TRUE(wait_for(folder("compare") + "/memory"));
-    EXPECT_TRUE(contains(stop(program).out, "stopped: the same command goes on"));
+    EXPECT_TRUE(contains(stop(program).out, "stopped: run the same command to continue"));
     EXPECT_FALSE(std::filesystem::exists(folder("compare") + "/memory"));
     EXPECT_EQ(processes_with(folder("compare") + "/memory"), 0);
     EXPECT_FALSE(std::filesystem::exists(folder("compare") + "/compare.json"));

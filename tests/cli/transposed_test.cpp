@@ -166,7 +166,7 @@ TEST(Transposed, TheBitmaskFormatHasNoPlaceForIt) {
   expect_one_line(
       run({"pack", twins.stored, twins.folder / "p", "--pattern", "2:4", "--by-magnitude",
            "--format", "sparse-24-bitmask", "--transposed", "fc", "--include", "fc"}),
-      1, {"'fc.weight'", "stored [ins, outs], which the format has no word for"});
+      1, {"'fc.weight'", "stored [ins, outs], which the format cannot record"});
 }
 
 TEST(Transposed, LadderAndInfoSeeTheWeight) {

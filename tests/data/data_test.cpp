@@ -153,10 +153,10 @@ TEST(Idx, RefusesBrokenGzip) {
   std::string flipped = packed;
   flipped[packed.size() - 6] ^= 1;  // of the checksum
   expect_idx_refusal(name, flipped, "incorrect data check");
-  expect_idx_refusal(name, images, "not a sound gzip file");
+  expect_idx_refusal(name, images, "not a valid gzip file");
   expect_idx_refusal(name, packed + "x", "truncated");
-  expect_idx_refusal(name, packed + "some text", "not a sound gzip file");
-  expect_idx_refusal(name, gzip(images + "x"), "bytes follow");
+  expect_idx_refusal(name, packed + "some text", "not a valid gzip file");
+  expect_idx_refusal(name, gzip(images + "x"), "trailing bytes");
   expect_idx_refusal(name, gzip(images.substr(0, 50)), "truncated");
   const std::string header = word(0x803) + word(~0u) + word(4096) + word(4096);
   expect_idx_refusal(name, gzip(header), "more than the file can hold");
@@ -164,7 +164,7 @@ TEST(Idx, RefusesBrokenGzip) {
   expect_idx_refusal(
       name,
       gzip(header.substr(0, 4) + word(1) + word(1) + word(1) + std::string(size_t{1} << 22, '\0')),
-      "bytes follow");
+      "trailing bytes");
 }
 
 TEST(Idx, SurvivesAnyByteChanged) {

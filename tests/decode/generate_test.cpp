@@ -150,7 +150,7 @@ TEST(Generate, TakesWrongCallsForWhatTheyAre) {
   EXPECT_EQ(message({.top_k = -1}), "top_k -1: accepted is 0 (all) to 256");
   EXPECT_EQ(message({.top_k = 257}), "top_k 257: accepted is 0 (all) to 256");
   logits[17] = NAN;
-  EXPECT_EQ(message({}), "the logit of byte 17 is nan: the model is broken");
+  EXPECT_EQ(message({}), "the logit of byte 17 is nan: logits must be finite");
   logits.pop_back();
   EXPECT_EQ(message({}), "255 logits: accepted are 256");
 }

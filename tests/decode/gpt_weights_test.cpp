@@ -169,11 +169,11 @@ TEST(Decode, RefusesOtherModels) {
   EXPECT_EQ(refusal([](Model& m) {
               m.tensors().push_back({"head.bias", Dtype::kF32, {1}, {0}});
             }),
-            "tensor 'head.bias' is none of a byte-level GPT");
+            "tensor 'head.bias' is not a tensor of a byte-level GPT");
   EXPECT_EQ(refusal([](Model& m) {
               m.tensors().push_back({"blocks.01.fc1.weight", Dtype::kF32, {1}, {0}});
             }),
-            "tensor 'blocks.01.fc1.weight' is none of a byte-level GPT");
+            "tensor 'blocks.01.fc1.weight' is not a tensor of a byte-level GPT");
   EXPECT_EQ(refusal([](Model& m) {
               m.tensors().push_back({"blocks.2000000000.a", Dtype::kF32, {1}, {0}});
             }),
@@ -188,9 +188,9 @@ TEST(Decode, RefusesOtherModels) {
   GptWeightOptions options;
   options.patterns.emplace("tokens.weight", Pattern(2, 4));
   EXPECT_EQ(message_of([&] { GptDecoder(checkpoint, 2, options); }),
-            path + ": 'tokens.weight' is to be packed as 2:4, but is no matrix of it");
+            path + ": 'tokens.weight' is to be packed as 2:4, but is not a matrix of the model");
   GptDecoder decoder(checkpoint, 2);
-  EXPECT_EQ(message_of([&] { decoder.take({}); }), "no token to take: accepted are one or more");
+  EXPECT_EQ(message_of([&] { decoder.take({}); }), "no tokens: accepted are one or more");
 }
 
 }  // namespace

@@ -114,8 +114,8 @@ TEST(Bf16Transpose, ExpandsAndRounds) {
         bias.fill(Data::kFloats, dice);
         const Bf16Matrix narrow(m);
         TestMatrix wide(cols, rows, 2);
-        transpose(TurnOf<Bf16, float>{narrow.data(), narrow.stride, rows, cols, wide.data(),
-                                      wide.stride});
+        transpose(TransposeOf<Bf16, float>{narrow.data(), narrow.stride, rows, cols, wide.data(),
+                                           wide.stride});
         ASSERT_EQ(wide.damage(), "") << isa;
         for (const bool with_bias : {false, true}) {
           for (const float beta : {0.0f, 1.0f}) {
@@ -125,8 +125,9 @@ TEST(Bf16Transpose, ExpandsAndRounds) {
                 y.view().at(c, r) = to_bf16(beta == 0 ? NAN : static_cast<float>(r - c));
               }
             }
-            transpose_into(TurnOf<float, Bf16>{m.data(), m.stride, rows, cols, y.data(), y.stride},
-                           with_bias ? bias.data() : nullptr, beta);
+            transpose_into(
+                TransposeOf<float, Bf16>{m.data(), m.stride, rows, cols, y.data(), y.stride},
+                with_bias ? bias.data() : nullptr, beta);
             ASSERT_FALSE(y.damaged()) << isa;
             for (int64_t c = 0; c < cols; ++c) {
               for (int64_t r = 0; r < rows; ++r) {

@@ -117,7 +117,7 @@ TEST(GivenWeights, CompactOnesNeedAMaskThatStays) {
   LayerWeights compacted;
   compacted.compact = w.data();
   layer.forget_operands();
-  EXPECT_TRUE(contains(message_of([&] { pass_of(layer, compacted); }), "a mask that stays"));
+  EXPECT_TRUE(contains(message_of([&] { pass_of(layer, compacted); }), "need a fixed mask"));
 }
 
 // Of a recipe that has values of its own, and of one that has not.

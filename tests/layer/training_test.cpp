@@ -103,7 +103,7 @@ TEST(LayerWithoutTorch, AStateOfAnotherRecipeOrMalformedIsRefusedAndChangesNothi
   };
   std::vector<StateArray> arrays = foreign;
   arrays[0].values.pop_back();
-  expect_refused(arrays, "words for another shape");
+  expect_refused(arrays, "its shape is not");
   arrays = foreign;
   arrays[2].values[0] = arrays[2].values[1];
   expect_refused(arrays, "permutation");

@@ -150,7 +150,7 @@ TEST(RowOrder, RefusesWhatItCannotUse) {
       contains(message_of([&] {
                  find_row_order(weights.data(), {16, 8, 1}, pattern, false, {Rng(0), 1, twice});
                }),
-               "no order of 16 rows"));
+               "not a permutation of 0..15"));
   weights[5 * 8 + 3] = NAN;
   for (const bool search : {true, false}) {
     const std::string message = message_of([&] {
@@ -172,7 +172,7 @@ TEST(RowOrder, MasksAreSharedByPlacesAndLieAsRowsDo) {
     const auto order = shuffled(shape.outs, stream);
     const Mask mask = find_mask(default_solver(false), weights.data(), shape, pattern,
                                 std::span<const int64_t>(order));
-    EXPECT_EQ(as_rows_lie(in_row_order(mask, order), order), mask);
+    EXPECT_EQ(undo_row_order(in_row_order(mask, order), order), mask);
     EXPECT_EQ(count_groups_in(mask, shape, pattern, order).violations, 0) << text;
     EXPECT_TRUE(rows_share(in_row_order(mask, order), pattern)) << text;
     if (shape.outs >= 64) {
@@ -211,7 +211,7 @@ OrderedWeights draw_ordered(int64_t rows, int64_t depth, const Pattern& pattern,
   std::vector<int64_t> order = shuffled(rows, stream + 1);
   Mask in_places = transposable ? draw_transposable_mask(rows, depth, pattern, Fill::kFull, dice)
                                 : draw_mask(rows, depth, pattern, Fill::kFull, dice);
-  return {draw_sparse(as_rows_lie(in_places, order), data, dice, 3), std::move(order)};
+  return {draw_sparse(undo_row_order(in_places, order), data, dice, 3), std::move(order)};
 }
 
 PanelOptions options_of(const Pattern& pattern, const PackTile& tile, const OrderedWeights& w) {
@@ -256,10 +256,10 @@ TEST(OrderedPack, WhatIsNoOrderIsRefused) {
   };
   const auto first = static_cast<uint8_t>(w.order[0]);
   EXPECT_EQ(changed(19 * 4, first), "(no Error)");
-  EXPECT_TRUE(contains(changed(19 * 4, static_cast<uint8_t>(w.order[1])), "each of them once"));
-  EXPECT_TRUE(contains(changed(19 * 4, 19), "each of them once"));
-  EXPECT_TRUE(contains(changed(1, 0xff), "each of them once"));         // negative
-  EXPECT_TRUE(contains(changed(19 * 4 + 1, 1), "lies between parts"));  // before the order
+  EXPECT_TRUE(contains(changed(19 * 4, static_cast<uint8_t>(w.order[1])), "not a permutation of"));
+  EXPECT_TRUE(contains(changed(19 * 4, 19), "not a permutation of"));
+  EXPECT_TRUE(contains(changed(1, 0xff), "not a permutation of"));  // negative
+  EXPECT_TRUE(contains(changed(19 * 4 + 1, 1), "padding byte"));    // before the order
   std::vector<std::byte> bytes(packed.bytes().begin(), packed.bytes().end());
   bytes.pop_back();
   EXPECT_TRUE(contains(message_of([&] { PackedMatrix::from_bytes(bytes); }), "header asks for"));
@@ -273,15 +273,15 @@ TEST(OrderedPack, WhatIsNoOrderIsRefused) {
   std::swap(w.order[0], w.order[1]);  // rows of two cells
   EXPECT_TRUE(contains(message_of(pack), "differ"));
   w.order[0] = w.order[1];
-  EXPECT_TRUE(contains(message_of(pack), "no order of 19 rows"));
+  EXPECT_TRUE(contains(message_of(pack), "not a permutation of 0..18"));
   w.order.pop_back();
-  EXPECT_TRUE(contains(message_of(pack), "no order of 19 rows"));
+  EXPECT_TRUE(contains(message_of(pack), "not a permutation of 0..18"));
   w.order = identity_order(20);
   EXPECT_TRUE(contains(message_of([&] {
                          pack_panels_transposed(w.sparse.weights.view(), w.sparse.mask,
                                                 options_of(Pattern(2, 4), tile, w));
                        }),
-                       "takes no order"));
+                       "takes no row order"));
 }
 
 // ---- products
@@ -359,7 +359,7 @@ TEST(OrderedProducts, HaveTheBitsOfAPlainPack) {
   EXPECT_TRUE(same_bits(y, want));
 }
 
-// The transpose of a mask that is transposable in places: its depth as it lies, ragged; its rows
+// The transpose of a mask that is transposable in places: its depth as stored, ragged; its rows
 // share.
 TEST(OrderedProducts, BackwardDataSharesInputs) {
   uint64_t stream = 600;

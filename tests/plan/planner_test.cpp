@@ -506,7 +506,7 @@ TEST(Planner, RepeatsASavedPlanOfConvolutions) {
   other.conv.pad_w = 2;
   EXPECT_TRUE(contains(message_of([&] { again.plan(other); }), "pad=1x2"));
   other.conv.images = 0;
-  EXPECT_TRUE(contains(message_of([&] { planner.plan(other); }), "needs an image"));
+  EXPECT_TRUE(contains(message_of([&] { planner.plan(other); }), "must have an image"));
   other = request;
   other.products_per_pack = -1;
   EXPECT_TRUE(contains(message_of([&] { planner.plan(other); }), "must not be negative"));

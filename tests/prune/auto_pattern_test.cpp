@@ -60,7 +60,7 @@ TEST(AutoPattern, KeepIsTheLeastThatFitsOftenEnough) {
       }
     }
   }
-  EXPECT_TRUE(contains(message_of([] { keep_for_zeros(8, 0.5, 1.0); }), "confidence of 1"));
+  EXPECT_TRUE(contains(message_of([] { keep_for_zeros(8, 0.5, 1.0); }), "confidence 1"));
 }
 
 // Errors that fall with keep, by less and less; or any that fall.

@@ -121,7 +121,7 @@ TEST(CheckCheckpoint, SaysWhichOptionIsMissingAndWhyNothingIsSelected) {
   options.pattern = Pattern(2, 4);
   options.names.exclude = "fc";
   EXPECT_TRUE(contains(message_of([&] { check_checkpoint(options); }),
-                       "no tensor to check: none is selected: 'fc.weight', for one, is skipped: "
+                       "no tensor to check: none is selected; for example 'fc.weight' is skipped: "
                        "excluded"));
   put(folder / "config.json", "{");
   options.names.exclude = "";
@@ -199,9 +199,9 @@ TEST(MaskCheckpoint, ReordersRowsThatShareAndTakesTransposableSolvers) {
     ASSERT_EQ(report.tensors.size(), 1u);
     const PruneFigures& figures = report.tensors[0].figures;
     EXPECT_TRUE(is_row_order(figures.order, 24));
-    EXPECT_GE(figures.retained.kept, figures.as_rows_lie.kept);
-    EXPECT_GT(figures.as_rows_lie.kept, 0.0);
-    EXPECT_EQ(report.as_rows_lie().kept, figures.as_rows_lie.kept);
+    EXPECT_GE(figures.retained.kept, figures.unpermuted.kept);
+    EXPECT_GT(figures.unpermuted.kept, 0.0);
+    EXPECT_EQ(report.unpermuted().kept, figures.unpermuted.kept);
     EXPECT_GE(figures.bound, figures.retained.kept);
     EXPECT_EQ(figures.gap() > 0, !options.solver->exact);
     CheckOptions check;

@@ -1,6 +1,6 @@
-// pack_checkpoint, unpack_checkpoint, merge_checkpoint and convert_checkpoint as a program that links
-// the library calls them: the reports against known values, the files against those of the command
-// line.
+// pack_checkpoint, unpack_checkpoint, merge_checkpoint and convert_checkpoint as a program that
+// links the library calls them: the reports against known values, the files against those of the
+// command line.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -53,7 +53,7 @@ TEST(PackCheckpoint, WritesWhatTheCommandLineWritesAndComesBack) {
   EXPECT_EQ(report.skipped[1].info.name, "double.weight");
   EXPECT_EQ(std::get<PackObstacle>(report.skipped[1].reason), PackObstacle::kDtype);
   EXPECT_EQ(report.skipped[1].promised, Pattern(2, 4));
-  EXPECT_EQ(reason_text(report.skipped[1]), "dtype F64: packed are F32, F16 and BF16");
+  EXPECT_EQ(reason_text(report.skipped[1]), "dtype F64: accepted are F32, F16 and BF16");
 
   UnpackOptions back;
   back.in = options.out.path;
@@ -261,9 +261,10 @@ class RememberingModel : public ModelToConvert {
   RememberingModel(const std::filesystem::path& inputs, std::map<std::string, size_t>& set)
       : inputs_(inputs), set_(set) {}
   const LayerInputs& inputs() const override { return inputs_; }
-  std::map<std::string, std::string> not_converted(bool ends) const override {
-    return ends ? std::map<std::string, std::string>()
-                : std::map<std::string, std::string>{{"conv.weight", "the first layer"}};
+  std::map<std::string, NetworkObjection> not_converted(bool ends) const override {
+    std::map<std::string, NetworkObjection> found;
+    if (!ends) found["conv.weight"] = {NotConverted::kFirstLayer, ""};
+    return found;
   }
   void set(const std::string& tensor, const std::vector<double>& values) override {
     set_[tensor] = values.size();
@@ -299,8 +300,9 @@ TEST(ConvertCheckpoint, TellsTheNetworkItsNewWeightsAndWritesItsNewNorms) {
   EXPECT_EQ(set, (std::map<std::string, size_t>{{"fc1.weight", 960}}));
   EXPECT_EQ(floats_of(options.out.path, "bn.running_mean"), (std::vector<float>{7, 8}));
   ASSERT_EQ(report.left_out.size(), 1u);
-  EXPECT_EQ(report.left_out[0].name, "conv.weight");
-  EXPECT_EQ(report.left_out[0].reason, "the first layer");
+  EXPECT_EQ(report.left_out[0].info.name, "conv.weight");
+  EXPECT_EQ(report.left_out[0].reason, NotConverted::kFirstLayer);
+  EXPECT_EQ(reason_text(report.left_out[0]), "the first layer");
   options.keep_norms = true;
   EXPECT_EQ(convert_checkpoint(options).norms_estimated, 0u);
   EXPECT_EQ(floats_of(options.out.path, "bn.running_mean"), (std::vector<float>{1, 2}));

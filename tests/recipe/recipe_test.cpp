@@ -49,10 +49,10 @@ TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
       {"dense+backward=bi-mask", "this one is dense"},
       {"transposable+backward=bi-mask", "N:M along outputs already"},
       {"ste+gradient=masked", "could never change"},
-      {"lbc+decay=gradient", "not chosen by magnitude"},
+      {"lbc+decay=gradient", "repeatedly chosen by magnitude"},
       {"s-ste+mask_every=40", "continuous only if"},
       {"static+mask_every=10", "could never change"},
-      {"transposable+mask_every=0", "not chosen by magnitude again and again"},
+      {"transposable+mask_every=0", "repeatedly chosen by magnitude"},
       {"lbc+removal_end=0", "removal_end"},
       {"t-sr-ste+dense_head=0.9", "leave no sparse steps"},
       {"lbc+order_every=10", "learn their scores together"},
@@ -75,7 +75,7 @@ TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
   expect_error([] { Recipe::parse("ste+forward=hard"); }, "accepted are dense, top-n");
   expect_error([] { Recipe::parse("ste+lambda=x"); }, "accepted is a number");
   expect_error([] { Recipe::parse("ste+order_every=-1"); }, "number of steps, at least 0");
-  expect_error([] { Recipe::parse("ste+"); }, "not of the form");
+  expect_error([] { Recipe::parse("ste+"); }, "accepted is part=value");
 }
 
 TEST(Recipe, ASolverIsAPartOfTransposableMasks) {

@@ -227,11 +227,11 @@ TEST(RowOrders, AreThereWhereRowsShareAndMasksObeyThem) {
           EXPECT_TRUE(moved);
         }
         const LayerTelemetry t = run.layer->telemetry();
-        ASSERT_EQ(t.retained_as_rows_lie.has_value(), pattern.share() > 1);
-        if (t.retained_as_rows_lie && !contains(recipe, "static")) {
-          EXPECT_GE(t.retained, *t.retained_as_rows_lie);
+        ASSERT_EQ(t.retained_unpermuted.has_value(), pattern.share() > 1);
+        if (t.retained_unpermuted && !contains(recipe, "static")) {
+          EXPECT_GE(t.retained, *t.retained_unpermuted);
         }
-        EXPECT_FALSE(run.layer->telemetry(/*costly=*/false).retained_as_rows_lie);
+        EXPECT_FALSE(run.layer->telemetry(/*costly=*/false).retained_unpermuted);
       }
     }
   }
@@ -255,9 +255,13 @@ TEST(RowOrders, CanBeGiven) {
     EXPECT_TRUE(contains(message_of([&] { layer->give_row_order(order); }), "before the first"));
   }
   auto layer = make_layer(Kind::kLinear, settings_of("static+dense_head=0", "2:4x4"));
-  EXPECT_TRUE(contains(message_of([&] { layer->give_row_order({0, 1, 2}); }), "no order of 136"));
+  EXPECT_TRUE(contains(message_of([&] {
+                         layer->give_row_order({0, 1, 2});
+                       }),
+                       "not a permutation of 0..135"));
   layer = make_layer(Kind::kLinear, settings_of("static+dense_head=0", "2:4"));
-  EXPECT_TRUE(contains(message_of([&] { layer->give_row_order(order); }), "for shared patterns"));
+  EXPECT_TRUE(
+      contains(message_of([&] { layer->give_row_order(order); }), "needs a shared pattern"));
 }
 
 TEST(Inputs, OfTheWrongShapeOrTypeAreRefused) {

@@ -385,8 +385,8 @@ TEST(Lbc, AnOptimizerMadeBeforeSparsifyIsRefused) {
   const torch::Tensor before = model->parameters()[0].detach().clone();
   const std::string message = message_of([&] { take_step(model, early); });
   EXPECT_TRUE(contains(message,
-                       "2: the optimiser trains the weights and not the scores of 'lbc': "
-                       "make it after sparsify"))
+                       "2: the optimiser has the weights but not the scores of 'lbc': "
+                       "create it after sparsify"))
       << message;
   EXPECT_EQ(message.find('\n'), std::string::npos);
   EXPECT_TRUE(same_bits(model->parameters()[0], before)) << "nothing has moved";

@@ -76,7 +76,7 @@ TEST(State, DamagedBuffersAreRefused) {
   };
   EXPECT_TRUE(contains(damaged("mask", [](torch::Tensor& t) { t[0][0] = -1; }), "past its last"));
   EXPECT_TRUE(contains(damaged("mask", [](torch::Tensor& t) { t.set_data(t.slice(0, 0, 3)); }),
-                       "another shape"));
+                       "its shape is not"));
   EXPECT_TRUE(contains(damaged("permutation", [](torch::Tensor& t) { t[0] = 99; }),
                        "not a permutation of 136"));
   EXPECT_TRUE(contains(

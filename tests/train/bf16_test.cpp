@@ -141,7 +141,7 @@ TEST(Bf16, ComparisonsRunInIt) {
   ASSERT_EQ(result->rows.size(), 3u);
   options.run.precision = "fp32";
   EXPECT_TRUE(contains(message_of([&] { compare(scratch / "a", options, nullptr, [](double) {}); }),
-                       "a run with --precision bf16, and fp32 is asked for"));
+                       "has a run with precision bf16, not fp32"));
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST(Compare, BeginsAlikeAndGoesOnWhereItWasStopped) {
   EXPECT_TRUE(compare(scratch / "a", options, nullptr, [](double) { FAIL(); }));
   options.run.steps = 13;
   EXPECT_TRUE(contains(message_of([&] { compare(scratch / "a", options, nullptr, [](double) {}); }),
-                       "a run with --steps 12, and 13 is asked for"));
+                       "has a run with steps 12, not 13"));
 }
 
 // What is added to a finished comparison is timed against a dense run that takes turns with it.

@@ -265,7 +265,7 @@ TEST(Init, ThePlanOfTheFileSaysWhichLayersAreSparse) {
   options.pattern = "4:8";
   using Layers = std::vector<std::string>;
   EXPECT_EQ(layers_with(options), (Layers{"static+dense_head=0 1:4 (init promises 1:4)",
-                                          "dense - (init promises nothing for it)",
+                                          "dense - (init promises no pattern for it)",
                                           "static+dense_head=0 2:4 (init promises 2:4)"}));
   options.recipe = "static+dense_head=0.25";
   EXPECT_EQ(layers_with(options)[0], "static+dense_head=0.25 1:4 (init promises 1:4)");
@@ -302,9 +302,10 @@ TEST(Init, APromiseThatCannotBeKeptIsSaid) {
   write({{"hidden1.weight", k24}, {"gone.weight", k24}});
   Notes notes;
   { Trainer::begin(scratch / "crowded", make_parts(options), listening(notes)); }
-  EXPECT_EQ(notes.all, file.string() +
-                           ": tensor 'hidden1.weight': not what weft.sparsity promises: "
-                           "only the largest of each group are kept\n");
+  EXPECT_EQ(notes.all,
+            file.string() +
+                ": tensor 'hidden1.weight': violates the pattern that weft.sparsity promises: "
+                "only the largest of each group are kept\n");
   write({{"hidden1.weight", {Pattern(2, 4), Axis::kOut}}});
   EXPECT_TRUE(contains(message_of([&] { Trainer::begin(scratch / "out", make_parts(options)); }),
                        file.string() + ": tensor 'hidden1.weight' is 2:4 along outputs only"));
@@ -324,8 +325,8 @@ TEST(Init, APromiseThatCannotBeKeptIsSaid) {
   EXPECT_EQ(notes.all, "");
   write_init(file, tensors, narrow);
   { Trainer::begin(scratch / "narrow", make_parts(options), listening(notes)); }
-  EXPECT_TRUE(
-      contains(notes.all, "tensor 'hidden1.weight': promised by weft.sparsity, but no sparse"))
+  EXPECT_TRUE(contains(
+      notes.all, "tensor 'hidden1.weight': promised by weft.sparsity, but the layer is not sparse"))
       << notes.all;
 }
 
@@ -374,9 +375,9 @@ TEST(Init, ARunNeverGoesOnFromOtherWeights) {
   std::filesystem::copy_file(first(other), first(folder),
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_TRUE(contains(resumed(), "no checkpoint can be used"));
-  EXPECT_TRUE(contains(notes.all, "of another run")) << notes.all;
+  EXPECT_TRUE(contains(notes.all, "belongs to another run")) << notes.all;
   std::filesystem::remove(first(folder));
-  EXPECT_TRUE(contains(resumed(), "no checkpoint is left"));
+  EXPECT_TRUE(contains(resumed(), "there is no checkpoint"));
   // Killed before there was a record: a new run takes the folder, and nothing else from it.
   std::filesystem::remove(other / "run.json");
   const RunOptions random = small_run("mlp", "dense");
@@ -413,7 +414,7 @@ TEST(Init, WhatDoesNotFitIsRefusedByName) {
   EXPECT_EQ(with("norm.running_mean", {}),
             file + ": tensor 'norm.running_mean' of the model is missing");
   EXPECT_EQ(with("head.weight", torch::zeros({16, 31})),
-            file + ": tensor 'head.weight' is of shape [16, 31], and the model's of [16, 32]");
+            file + ": tensor 'head.weight' has shape [16, 31], the model's has [16, 32]");
   EXPECT_EQ(with("head.weight", torch::zeros({16, 32}, torch::kLong)),
             file + ": tensor 'head.weight' is of I64: accepted are F32, F16, BF16 and F64");
   EXPECT_TRUE(contains(with("norm.num_batches_tracked", torch::zeros({})),
@@ -436,7 +437,7 @@ TEST(Init, TensorsThatTheModelDoesNotHaveAreLeftOut) {
   };
   EXPECT_EQ(noted("none"), "");
   tensors.emplace_back("z.scale", torch::ones({2}));
-  EXPECT_TRUE(contains(noted("one"), ": tensor 'z.scale': the model has none of that name"));
+  EXPECT_TRUE(contains(noted("one"), ": tensor 'z.scale': ignored: the model has no such tensor"));
   tensors.emplace_back("z.shift", torch::ones({2}));
   EXPECT_TRUE(contains(noted("two"), ": tensor 'z.scale' and 1 more: the model"));
 }

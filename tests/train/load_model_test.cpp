@@ -22,7 +22,7 @@ TEST(LoadModel, EvaluatesAsTheRunDid) {
     EXPECT_EQ(again.loss, result.eval.loss) << recipe;
     EXPECT_EQ(again.accuracy, result.eval.accuracy) << recipe;
   }
-  EXPECT_TRUE(contains(message_of([] { load_model("/nowhere"); }), "no run there"));
+  EXPECT_TRUE(contains(message_of([] { load_model("/nowhere"); }), "not the folder of a run"));
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST_F(SavedRun, OneBitOfAnyTensorOrOfTheHeaderIsNoticed) {
     for (const uint64_t at : {uint64_t{0}, tensor.bytes() / 2, tensor.bytes() - 1}) {
       if (tensor.bytes() == 0) break;
       const std::string found = problem(data + tensor.begin + at, static_cast<int>(at % 8));
-      EXPECT_TRUE(contains(found, "checksum is not that of its contents"))
+      EXPECT_TRUE(contains(found, "checksum does not match its contents"))
           << tensor.name << ": " << found;
     }
   }
@@ -121,7 +121,7 @@ TEST_F(SavedRun, ACheckpointOfVersion1IsRefusedInOneLine) {
                 Checksum::kYes);
   EXPECT_EQ(resumed_step(), 4);
   EXPECT_TRUE(
-      contains(notes_.all, "of version 1, accepted is 2: train with the weft that wrote it"))
+      contains(notes_.all, "version 1: accepted is 2; continue with the weft that wrote it"))
       << notes_.all;
 }
 
@@ -133,7 +133,7 @@ TEST_F(SavedRun, ACheckpointOfAnotherRunIsRefused) {
   std::filesystem::copy_file(other / "checkpoints" / checkpoint(8).filename(), checkpoint(8),
                              std::filesystem::copy_options::overwrite_existing);
   EXPECT_EQ(resumed_step(), 4);
-  EXPECT_TRUE(contains(notes_.all, "of another run")) << notes_.all;
+  EXPECT_TRUE(contains(notes_.all, "belongs to another run")) << notes_.all;
 }
 
 TEST_F(SavedRun, ANewerCheckpointAndAForeignFileAreRefused) {
@@ -145,7 +145,7 @@ TEST_F(SavedRun, ANewerCheckpointAndAForeignFileAreRefused) {
   write_tensors(checkpoint(8), tensors, newer, Checksum::kYes);
   write_tensors(checkpoint(4), tensors, {});
   EXPECT_TRUE(contains(message_of([&] { resumed_step(); }), "no checkpoint can be used"));
-  EXPECT_TRUE(contains(notes_.all, "of version 3, accepted is 2")) << notes_.all;
+  EXPECT_TRUE(contains(notes_.all, "version 3: accepted is 2")) << notes_.all;
   EXPECT_TRUE(contains(notes_.all, "not a checkpoint of a run of weft")) << notes_.all;
 }
 
@@ -226,7 +226,7 @@ TEST_F(SavedRun, GarbageDoesNotPushOutWhatIsGood) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "checkpoints" / ".step-1.safetensors.weft-1-1"));
   std::filesystem::remove(folder_ / "run.json");
   EXPECT_TRUE(contains(message_of([&] { Trainer::begin(folder_, make_parts(options_)); }),
-                       "checkpoints of a run that is gone"));
+                       "checkpoints without a run.json"));
 }
 
 TEST_F(SavedRun, ARunWithoutItsMetricsIsNotLost) {
@@ -256,7 +256,7 @@ TEST_F(SavedRun, SaysWhatDiffers) {
   options.train_images = 63;  // as if the files had changed
   EXPECT_TRUE(contains(
       message_of([&] { Trainer::resume(folder_, make_parts(options), listening(notes_)); }),
-      "is not what this run began with"));
+      "is not the data that this run started with"));
 }
 
 TEST_F(SavedRun, KeepsToTheRecordedPlan) {

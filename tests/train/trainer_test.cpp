@@ -167,7 +167,7 @@ TEST(Trainer, AFolderWithARunIsNotOverwritten) {
   const RunOptions options = small_run("mlp", "dense");
   { Trainer::begin(scratch / "run", make_parts(options)); }
   EXPECT_TRUE(contains(message_of([&] { Trainer::begin(scratch / "run", make_parts(options)); }),
-                       "holds a run already"));
+                       "has a run already"));
 }
 
 // A run that ends where a mask is due is evaluated and exported with the one that it trained.

@@ -1,8 +1,9 @@
 // Architecture: what is known of a model by the names and shapes of its tensors, and by the
 // config.json of Hugging Face beside its file.
 //
-// Two questions: which matrices are no weights of hidden layers (embeddings, heads, routers), and
-// which are stored [ins, outs]. One table answers both, a row per convention; see architecture.cpp.
+// It answers two questions: which matrices are not weights of hidden layers (embeddings, heads,
+// routers), and which are stored [ins, outs]. One table answers both, a row per convention; see
+// architecture.cpp.
 //
 //   model_type, or else architectures   which layers are stored [ins, outs]
 //   vocab_size                          a head or embedding of any name: a row for every word

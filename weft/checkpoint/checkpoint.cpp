@@ -118,7 +118,7 @@ void Checkpoint::read_index(const fs::path& path) {
     WEFT_CHECK(found != shard_of.end(), "{}: tensor '{}' is not in the index {}", file_of(tensor),
                printable(tensor.info.name), path.filename().string());
     WEFT_CHECK(found->second == shard_name(*this, tensor.shard).string(),
-               "{}: tensor '{}' lies here, but the index says {}", file_of(tensor),
+               "{}: has tensor '{}', but the index says {}", file_of(tensor),
                printable(tensor.info.name), printable(found->second));
   }
   std::set<std::string> present;
@@ -210,11 +210,10 @@ std::vector<fs::path> output_files(const fs::path& target, const CheckpointLayou
     }
     for (const fs::path& file : files) {
       std::error_code failure;
-      WEFT_CHECK(
-          !fs::is_symlink(file, failure),
-          "{}: cannot write: a symbolic link, which is not followed here: remove it, or name "
-          "another folder",
-          file.string());
+      WEFT_CHECK(!fs::is_symlink(file, failure),
+                 "{}: cannot write: it is a symbolic link, which weft does not follow here: remove "
+                 "it, or choose another folder",
+                 file.string());
     }
   } else {
     files.push_back(target);

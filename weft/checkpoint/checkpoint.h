@@ -5,7 +5,7 @@
 //   a folder that holds one of the two             the index goes before the files
 //
 // A file is an index if its name ends in .index.json; in a folder, only .safetensors.index.json
-// counts, since the index of another format may lie there too (pytorch_model.bin.index.json).
+// counts, since the index of another format may be there too (pytorch_model.bin.index.json).
 //
 // Nothing is read before it is asked for; read() takes any piece of any tensor, so that a
 // checkpoint larger than memory can pass through. Reading is safe from several threads.
@@ -61,9 +61,10 @@ class Checkpoint {
   const std::vector<ShardedTensor>& tensors() const { return tensors_; }  // shard by shard
   uint64_t bytes() const;                                                 // of all tensors
 
-  // The weft.sparsity of all shards, parsed by every call. Throws Error that names the file if it is
-  // malformed or of an unknown version. Other programs copy metadata that they do not understand,
-  // so it may name tensors that are not there; if shards contradict each other, the first wins.
+  // The weft.sparsity of all shards, parsed by every call. Throws Error that names the file if it
+  // is malformed or of an unknown version. Other programs copy metadata that they do not
+  // understand, so it may name tensors that are not there; if shards contradict each other, the
+  // first wins.
   Sparsity sparsity() const;
 
   // The layout of this checkpoint, for one that is written after its model.
@@ -73,7 +74,7 @@ class Checkpoint {
   std::vector<std::filesystem::path> paths() const;
 
   void read(const ShardedTensor& tensor, uint64_t offset, std::span<std::byte> out) const;
-  // The file that the tensor lies in, for messages.
+  // The file of the tensor, for messages.
   std::string file_of(const ShardedTensor& tensor) const;
 
  private:
@@ -109,7 +110,7 @@ void for_each_band(const Checkpoint& checkpoint, const ShardedTensor& tensor, in
 
 // The files that a CheckpointWriter makes or replaces: the index, if any, and the shards. Throws
 // OverwriteError if one of them is to be kept, and Error if one in a folder of shards is a symbolic
-// link: whoever names the folder does not mean the file behind it. Nothing is written.
+// link: a user who names the folder does not mean the target of the link. Nothing is written.
 std::vector<std::filesystem::path> output_files(const std::filesystem::path& target,
                                                 const CheckpointLayout& layout,
                                                 const std::vector<KeptFiles>& kept = {});

@@ -194,7 +194,7 @@ void check_tiling(const std::vector<TensorInfo>& tensors, uint64_t data_bytes,
     }
     reached = tensor.end;
   }
-  WEFT_CHECK(reached == data_bytes, "{}: {} trailing bytes behind the last tensor", file,
+  WEFT_CHECK(reached == data_bytes, "{}: {} trailing bytes after the last tensor", file,
              data_bytes - reached);
 }
 
@@ -252,7 +252,7 @@ std::string format_header(std::vector<TensorInfo>& tensors, const Metadata& meta
   std::unordered_set<std::string_view> names;
   for (TensorInfo& tensor : tensors) {
     WEFT_CHECK(tensor.name != kMetadataKey && names.insert(tensor.name).second,
-               "tensor '{}': the name is taken", printable(tensor.name));
+               "tensor '{}': another tensor has this name", printable(tensor.name));
     tensor.begin = reached;
     tensor.end = reached + tensor_bytes(tensor.dtype, tensor.shape);
     reached = tensor.end;

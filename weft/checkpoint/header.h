@@ -4,7 +4,7 @@
 //   header = {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [begin, end]}}
 //
 // Offsets count from the first byte of the data. The tensors must tile the data: no hole, no
-// overlap, nothing behind the last one.
+// overlap, nothing after the last one.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 Header parse_header(std::string_view json, uint64_t data_bytes, const std::string& file);
 
 // Length and JSON, padded so that the data begins at a multiple of 8. Sets the offsets of
-// `tensors`, one behind the other in their order.
+// `tensors`, one after the other in their order.
 std::string format_header(std::vector<TensorInfo>& tensors, const Metadata& metadata);
 
 // Bytes that the tensor takes. Throws Error if that overflows or does not end on a whole byte.

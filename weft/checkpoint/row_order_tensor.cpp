@@ -21,14 +21,14 @@ std::vector<int64_t> read_row_order(const Checkpoint& checkpoint, const Promise&
     const std::string what =
         fmt::format("{}: tensor '{}'", checkpoint.file_of(tensor), printable(info.name));
     WEFT_CHECK(info.dtype == Dtype::kI64 && info.shape == std::vector<int64_t>{outs},
-               "{} is {} of shape {}: a row order of {} rows is I64 of shape [{}]", what,
+               "{} is {} of shape {}: the row order of {} rows must be I64 of shape [{}]", what,
                dtype_name(info.dtype), shape_text(info.shape), outs, outs);
     std::vector<int64_t> order(static_cast<size_t>(outs));
     checkpoint.read(tensor, 0, std::as_writable_bytes(std::span(order)));
     require_row_order(order, outs, what);
     return order;
   }
-  throw Error(fmt::format("{}: weft.sparsity names the row order '{}', which is not there",
+  throw Error(fmt::format("{}: weft.sparsity names the row order '{}', which is missing",
                           checkpoint.paths().front().string(), printable(promise.row_order)));
 }
 

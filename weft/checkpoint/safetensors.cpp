@@ -103,8 +103,8 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& target,
 void SafetensorsWriter::write(const std::string& name, uint64_t offset,
                               std::span<const std::byte> bytes) {
   const auto found = slots_.find(name);
-  WEFT_CHECK(found != slots_.end(), "{}: no tensor '{}' was announced", file_.target().string(),
-             printable(name));
+  WEFT_CHECK(found != slots_.end(), "{}: tensor '{}' is not in the layout of the file",
+             file_.target().string(), printable(name));
   Slot& slot = found->second;
   WEFT_CHECK(offset <= slot.tensor.bytes() && bytes.size() <= slot.tensor.bytes() - offset,
              "{}: tensor '{}' has {} bytes: {} bytes at {} do not fit", file_.target().string(),

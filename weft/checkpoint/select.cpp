@@ -132,7 +132,7 @@ StoredWeight Selection::weight(const ShardedTensor& tensor) const {
 std::string Selection::note() const {
   const std::string& problem = expressions_->architecture.problem();
   if (problem.empty()) return "";
-  return problem + ": tensors are told apart by their names and shapes alone";
+  return problem + ": tensors are classified by name and shape only";
 }
 
 std::string reason_text(LeftAlone reason, const TensorInfo& tensor) {
@@ -166,7 +166,8 @@ std::string nothing_selected(const std::vector<SkippedTensor>& skipped) {
 }
 
 std::string nothing_selected(const std::string& tensor, const std::string& reason) {
-  return fmt::format("none is selected: '{}', for one, is skipped: {}", printable(tensor), reason);
+  return fmt::format("none is selected; for example '{}' is skipped: {}", printable(tensor),
+                     reason);
 }
 
 }  // namespace weft

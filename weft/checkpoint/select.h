@@ -4,11 +4,11 @@
 // Without `include`: floating-point tensors of two or four dimensions, also empty ones, whose name
 // ends in `weight`, and that are neither embeddings, normalisation layers, heads, routers nor
 // position biases (architecture.h). `include` selects by name instead of these rules about names;
-// `exclude` takes out of either. Stored [ins, outs] is what `transposed` matches, what the
-// weft.sparsity of the file says is, and what is known of the architecture. All are regular expressions
-// (RE2: linear time on any input), found anywhere in the name.
+// `exclude` removes tensors in both cases. A tensor is stored [ins, outs] if `transposed` matches
+// it, if the weft.sparsity of the file says so, or if its architecture is known to. All are regular
+// expressions (RE2: linear time on any input), found anywhere in the name.
 //
-// Every command asks here, so that all of them agree.
+// All commands use these rules.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ namespace weft {
 struct NameExpressions {
   std::string include, exclude;         // empty: none
   std::vector<std::string> transposed;  // any of them
-  // Heads count as weights: for those who know the ends of their network otherwise.
+  // Heads count as weights: for callers that know the ends of their network.
   bool with_heads = false;
 };
 
@@ -70,7 +70,8 @@ struct SkippedTensor {
 };
 // Why there is nothing to do, with the first tensor that was skipped as the example.
 std::string nothing_selected(const std::vector<SkippedTensor>& skipped);
-// The same with reasons that are not all a Selection's. reason: of the first tensor that was skipped.
+// The same with reasons that are not all a Selection's. reason: of the first tensor that was
+// skipped.
 std::string nothing_selected(const std::string& tensor, const std::string& reason);
 
 }  // namespace weft

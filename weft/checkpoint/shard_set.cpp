@@ -33,7 +33,7 @@ std::string link_name(const std::string& name, int number) {
 }
 
 // Held while shards are replaced: another process would take our new files for left-overs. It holds
-// the lock for as long as a few renames take, so whoever waits longer than this waits for nothing.
+// the lock for as long as a few renames take, so waiting longer than this is of no use.
 constexpr std::chrono::seconds kLockPatience{5};
 
 class FolderLock {
@@ -128,8 +128,8 @@ void remove_left_overs(const fs::path& folder, const std::vector<NewShard>& shar
   }
 }
 
-// `to` becomes a name of the file `from`; where there are no hard links, of a copy. It is `link` first,
-// so that one rename replaces what `to` was.
+// `to` becomes a name of the file `from`; where there are no hard links, of a copy. It is `link`
+// first, so that one rename replaces what `to` was.
 void give_second_name(const fs::path& from, const fs::path& link, const fs::path& to) {
   ::unlink(link.c_str());
   const UnfinishedPath unfinished(link);

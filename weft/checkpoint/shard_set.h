@@ -1,4 +1,4 @@
-// Shards under an index, replaced as one.
+// Replaces the shards under an index atomically.
 //
 // A rename replaces one file, and a sharded checkpoint has several. So while shards are replaced,
 // the new ones have names of their own, and the index, which is one file, says which names count:
@@ -12,7 +12,7 @@
 // The mark stands in front because readers choose a loader by the ending of a name.
 //
 // Whenever the process is killed, the index leads to all of the old shards or to all of the new
-// ones. What a killed process leaves besides, files that no index leads to, goes when shards of the
+// ones. Files that a killed process leaves and no index refers to are removed when shards of the
 // same names are written there again.
 #pragma once
 
@@ -35,8 +35,8 @@ struct NewShard {
 };
 
 // Commits shards and their index. index_text: the index for shards of these names, in the order of
-// `shards`. If neither the index nor a file of these names exists, nothing leads to the shards before
-// the index is written, and they take their names at once.
+// `shards`. If neither the index nor a file of these names exists, nothing leads to the shards
+// before the index is written, and they take their names at once.
 using IndexText = std::function<std::string(const std::vector<std::string>& names)>;
 void commit_shards(const std::filesystem::path& index, const std::vector<NewShard>& shards,
                    const IndexText& index_text);

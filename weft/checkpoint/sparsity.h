@@ -1,6 +1,7 @@
 // Sparsity: which tensors of a file have which pattern, along which axis.
 //
-// weft writes it into the metadata of every file whose tensors it made sparse, under "weft.sparsity":
+// weft writes it into the metadata of every file whose tensors it made sparse, under
+// "weft.sparsity":
 //
 //   {"version": 1, "tensors": {"fc1.weight": {"pattern": "2:4", "axis": "both"}}}
 //
@@ -29,8 +30,8 @@ struct Promise {
   std::string row_order = {};  // the tensor that says which rows share (row_order_tensor.h), if any
   bool transposed = false;     // stored [ins, outs]; the axis is that of the weight all the same
 
-  // What rows obey as they lie: those that share by an order do not lie so, each is for itself.
-  Pattern as_rows_lie() const {
+  // The pattern of the rows in stored order: rows that share by a row order obey keep:group alone.
+  Pattern without_row_order() const {
     return row_order.empty() ? pattern : Pattern(pattern.keep(), pattern.group());
   }
 };

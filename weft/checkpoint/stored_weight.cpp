@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-// How a transposed weight lies: [ins, outs, unit bytes].
+// The layout of a transposed weight: [ins, outs, unit bytes].
 struct TransposedLayout {
   int64_t outs = 0;
   int64_t ins = 0;
@@ -88,8 +88,8 @@ void read_outs(const Checkpoint& checkpoint, const StoredWeight& weight, int64_t
                       std::span(columns).subspan(static_cast<uint64_t>(i) * piece, piece));
     }
   }
-  const std::vector<std::byte> turned = transposed_elements(columns, ins, rows, unit);
-  std::memcpy(bytes.data(), turned.data(), turned.size());
+  const std::vector<std::byte> as_rows = transposed_elements(columns, ins, rows, unit);
+  std::memcpy(bytes.data(), as_rows.data(), as_rows.size());
 }
 
 std::vector<std::byte> read_weight(const Checkpoint& checkpoint, const StoredWeight& weight) {
@@ -155,10 +155,10 @@ void write_band(CheckpointWriter& writer, const StoredWeight& weight, const Band
 std::vector<double> as_stored(const StoredWeight& weight, std::vector<double> values) {
   if (!weight.transposed || values.empty()) return values;
   const auto [outs, ins] = layout_of(weight);
-  const std::vector<std::byte> turned =
+  const std::vector<std::byte> as_rows =
       transposed_elements(std::as_bytes(std::span(values)), outs, ins,
                           sizeof(double) * static_cast<size_t>(weight.shape().taps));
-  std::memcpy(values.data(), turned.data(), turned.size());
+  std::memcpy(values.data(), as_rows.data(), as_rows.size());
   return values;
 }
 

@@ -65,7 +65,7 @@ void for_each_ready(Remove remove) noexcept {
 
 std::string reason() { return std::strerror(errno); }
 
-// A symbolic link is followed, so that the file behind it is replaced and not the link.
+// A symbolic link is followed, so that its target is replaced and not the link.
 fs::path resolve(const fs::path& target) {
   std::error_code failure;
   const fs::path resolved = fs::weakly_canonical(target, failure);
@@ -104,7 +104,7 @@ bool is_temporary(std::string_view name, std::string_view prefix) {
          is_owner(name.substr(mark + kMark.size()));
 }
 
-// Removes a temporary file unless somebody holds its lock, or that cannot be known. A writer that
+// Removes a temporary file unless its lock is held, or cannot be tested. A writer that
 // has made the file and not yet locked it finds it locked or gone, and takes another name.
 void remove_if_stale(const fs::path& path) noexcept {
   const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -127,8 +127,8 @@ void remove_stale(const fs::path& folder, std::string_view prefix) {
   }
 }
 
-// Locks a file that was just made; false if somebody took it for stale in between. On a file system
-// without locks it stays unlocked, and nobody removes it.
+// Locks a file that was just made; false if another process took it for stale in between. On a file
+// system without locks it stays unlocked, and is never removed.
 bool lock_new_file(int fd) {
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0) return errno != EWOULDBLOCK;
   struct stat status {};
@@ -173,7 +173,7 @@ AtomicFile::AtomicFile(const fs::path& target) : target_(resolve(target)) {
     if (fd_ >= 0 && lock_new_file(fd_)) break;
     const int failure = errno;
     if (fd_ >= 0) {
-      ::close(std::exchange(fd_, -1));  // who took it for stale removes it
+      ::close(std::exchange(fd_, -1));  // the process that took it for stale removes it
     } else {
       // EEXIST: of a living process with our id, as every process of a container has; try on.
       WEFT_CHECK(failure == EEXIST, "{}: cannot write: {}", target.string(),
@@ -181,7 +181,7 @@ AtomicFile::AtomicFile(const fs::path& target) : target_(resolve(target)) {
     }
     unfinished_ = {};
   }
-  // Replacing a file keeps who may read it.
+  // Replacing a file keeps its permissions.
   if (status.st_mode != 0) ::fchmod(fd_, status.st_mode & 07777);
 }
 

@@ -4,11 +4,10 @@
 // synced, and renamed by commit(). If it is destroyed before that, the temporary file is removed
 // and the target is as it was.
 //
-// A process that is killed leaves its temporary file behind. So every temporary file is locked
-// (flock) for as long as it is written: the system drops the lock with the process, whatever the
-// process was called and whoever has its id now. Who next writes the same target removes those of
-// its temporary files that nobody holds; one that is locked, or whose lock cannot be asked for,
-// stays.
+// A killed process leaves its temporary file. So every temporary file is locked (flock) while it is
+// written: the system releases the lock with the process, even if its id is used again. The next
+// writer of the same target removes temporary files without a lock; one that is locked, or whose
+// lock cannot be tested, stays.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// bfloat16: the upper half of a float. `Bf16` is one as it lies in memory.
+// bfloat16: the upper half of a float. `Bf16` is one as stored in memory.
 #pragma once
 
 #include <bit>

@@ -108,7 +108,7 @@ std::string leaf_text(const nlohmann::json& leaf, Json::BadText bad_text) {
 }  // namespace
 
 void read_json(std::string_view text, const std::string& subject, JsonEvents& events) {
-  // The parser takes a NUL for the end of the text and would not look at what lies behind it.
+  // The parser takes a NUL for the end of the text and would ignore the rest.
   WEFT_CHECK(text.find('\0') == std::string_view::npos, "{} not valid JSON: it has a NUL byte",
              subject);
   Forwarder forwarder(subject, events);
@@ -171,7 +171,7 @@ Json::~Json() = default;
 void Json::require_number() const { WEFT_CHECK(is_number(), "JSON: {} is not a number", dump()); }
 
 void Json::refuse_as_whole() const {
-  throw Error(fmt::format("JSON: {} is not a whole number of the wanted range", dump()));
+  throw Error(fmt::format("JSON: {} is not an integer in the accepted range", dump()));
 }
 
 const std::string& Json::text() const {

@@ -150,7 +150,7 @@ struct Json::Member {
   Json value;
 };
 
-// What stands in a JSON text, one thing after the other, for those who need no document.
+// The events of a JSON text, in order, for callers that need no document.
 class JsonEvents {
  public:
   virtual ~JsonEvents() = default;

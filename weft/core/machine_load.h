@@ -1,5 +1,5 @@
-// MachineLoad: what else has run on this machine since some moment. Timings that are taken beside
-// other work are worth less, and whoever takes them should know.
+// MachineLoad: the CPU time that other processes used since some moment. Timings taken beside other
+// work are less reliable; programs that time can warn of it.
 //
 // Linux counts the busy time of every CPU in /proc/stat, in a virtual machine with the time that
 // others took from it. What this process and its children used is subtracted; so are CPUs that it

@@ -1,8 +1,8 @@
 // Mask: one bit per weight of a [rows, cols] matrix, and nothing about how it was found.
 //
-// Bits lie row by row in 64-bit words; every row begins a new word, so that rows can be written
-// from different threads. Column c of a row is bit c % 64 of word c / 64; the bits past the last
-// column are zero, so that equal masks have equal words.
+// Bits are stored row by row in 64-bit words; every row begins a new word, so that rows can be
+// written from different threads. Column c of a row is bit c % 64 of word c / 64; the bits past the
+// last column are zero, so that equal masks have equal words.
 #pragma once
 
 #include <cassert>

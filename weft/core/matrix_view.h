@@ -1,4 +1,4 @@
-// MatrixView: a row-major matrix that somebody else owns. Sizes and strides in elements.
+// MatrixView: a row-major matrix; it does not own the memory. Sizes and strides in elements.
 #pragma once
 
 #include <cassert>

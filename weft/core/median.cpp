@@ -9,7 +9,8 @@ namespace weft {
 double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
 double quantile(std::vector<double> values, double share) {
-  WEFT_CHECK(!values.empty() && share >= 0.0 && share <= 1.0, "a quantile {} of {} values", share,
+  WEFT_CHECK(!values.empty() && share >= 0.0 && share <= 1.0,
+             "quantile {} of {} values: accepted are 0 to 1 of at least one value", share,
              values.size());
   const double place = share * static_cast<double>(values.size() - 1);
   const auto below = static_cast<int64_t>(place);

@@ -1,6 +1,6 @@
 // Regular files, opened for reading.
 //
-// Opening waits for nobody: a pipe without a writer, a device or a folder is an Error, not a hang.
+// Opening never blocks: a pipe without a writer, a device or a folder is an Error, not a hang.
 // Every Error names the file in one line.
 #pragma once
 

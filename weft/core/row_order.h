@@ -1,5 +1,5 @@
-// A row order: a permutation of the outputs of a matrix, of which place p holds output order[p].
-// Patterns that are shared are shared by places (mask/row_order.h). Empty: rows stand as they lie.
+// A row order: a permutation of the outputs of a matrix; place p holds output order[p].
+// Patterns that are shared are shared by places (mask/row_order.h). Empty: not permuted.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,7 @@ inline bool is_row_order(std::span<const int64_t> order, int64_t outs) {
 inline void require_row_order(std::span<const int64_t> order, int64_t outs,
                               std::string_view context) {
   WEFT_CHECK(order.empty() || is_row_order(order, outs),
-             "{}: {} numbers that are no order of {} rows: each of them must be there once",
-             context, order.size(), outs);
+             "{}: {} numbers are not a permutation of 0..{}", context, order.size(), outs - 1);
 }
 
 }  // namespace weft

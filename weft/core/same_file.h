@@ -26,7 +26,7 @@ struct FileIdentity {
 struct KeptFiles {
   std::string what;  // "IN"
   std::vector<std::filesystem::path> paths;
-  bool replaceable = false;  // they may be replaced by whoever asks for it
+  bool replaceable = false;  // they may be replaced on request
 };
 
 // replaceable(): of the files that would have been overwritten.

@@ -35,7 +35,7 @@ size_t utf8_length(std::string_view text) {
   for (size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
   }
-  // Overlong forms, surrogates and what lies past U+10FFFF show in the second byte.
+  // Overlong forms, surrogates and what is past U+10FFFF show in the second byte.
   const unsigned char lowest = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
   const unsigned char highest = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
   if (length > 1 && (byte(1) < lowest || byte(1) > highest)) return 0;

@@ -73,7 +73,7 @@ HWY_INLINE void StoreOne(float v, float& to) { to = v; }
 HWY_INLINE void StoreOne(float v, Bf16& to) { to = to_bf16(v); }
 
 template <bool kScattered, typename From, typename To>
-HWY_INLINE const From* RowOf(const TurnOf<From, To>& t, int64_t row) {
+HWY_INLINE const From* RowOf(const TransposeOf<From, To>& t, int64_t row) {
   if constexpr (kScattered) {
     return t.from_rows[row];
   } else {
@@ -82,8 +82,8 @@ HWY_INLINE const From* RowOf(const TurnOf<From, To>& t, int64_t row) {
 }
 
 template <bool kBias, bool kAdd, bool kScattered, class D, typename From, typename To>
-HWY_INLINE void TurnTile(D d, const TurnOf<From, To>& t, int64_t row, int64_t col,
-                         const float* bias) {
+HWY_INLINE void TransposeTile(D d, const TransposeOf<From, To>& t, int64_t row, int64_t col,
+                              const float* bias) {
   hn::VFromD<D> rows[kTile<D>];
   HWY_UNROLL(8)
   for (int r = 0; r < kTile<D>; ++r) rows[r] = LoadAs(d, RowOf<kScattered>(t, row + r) + col);
@@ -99,7 +99,8 @@ HWY_INLINE void TurnTile(D d, const TurnOf<From, To>& t, int64_t row, int64_t co
 }
 
 template <bool kBias, bool kAdd, bool kScattered, typename From, typename To>
-HWY_INLINE void TurnOne(const TurnOf<From, To>& t, int64_t row, int64_t col, const float* bias) {
+HWY_INLINE void TransposeOne(const TransposeOf<From, To>& t, int64_t row, int64_t col,
+                             const float* bias) {
   To& to = t.to[col * t.to_stride + row];
   float v = One(RowOf<kScattered>(t, row)[col]);
   if constexpr (kBias) v += bias[row];
@@ -111,54 +112,60 @@ HWY_INLINE void TurnOne(const TurnOf<From, To>& t, int64_t row, int64_t col, con
 // of `from`, or along those of `to`.
 template <bool kBias, bool kAdd, bool kAlongFrom, bool kScattered, class D, typename From,
           typename To>
-HWY_INLINE void TurnRows(D d, const TurnOf<From, To>& t, int64_t first, int64_t last,
-                         const float* bias) {
+HWY_INLINE void TransposeRows(D d, const TransposeOf<From, To>& t, int64_t first, int64_t last,
+                              const float* bias) {
   constexpr int64_t kStep = kTile<D>;
   const int64_t cols = t.cols / kStep * kStep;
   if constexpr (kAlongFrom) {
     for (int64_t r = first; r < last; r += kStep) {
-      for (int64_t c = 0; c < cols; c += kStep) TurnTile<kBias, kAdd, kScattered>(d, t, r, c, bias);
+      for (int64_t c = 0; c < cols; c += kStep)
+        TransposeTile<kBias, kAdd, kScattered>(d, t, r, c, bias);
     }
   } else {
     for (int64_t c = 0; c < cols; c += kStep) {
       for (int64_t r = first; r < last; r += kStep) {
-        TurnTile<kBias, kAdd, kScattered>(d, t, r, c, bias);
+        TransposeTile<kBias, kAdd, kScattered>(d, t, r, c, bias);
       }
     }
   }
   for (int64_t r = first; r < last; ++r) {
-    for (int64_t c = cols; c < t.cols; ++c) TurnOne<kBias, kAdd, kScattered>(t, r, c, bias);
+    for (int64_t c = cols; c < t.cols; ++c) TransposeOne<kBias, kAdd, kScattered>(t, r, c, bias);
   }
 }
 
 template <bool kBias, bool kAdd, bool kAlongFrom, bool kScattered, typename From, typename To>
-HWY_NOINLINE void TurnAll(const TurnOf<From, To>& t, const float* bias) {
+HWY_NOINLINE void TransposeAll(const TransposeOf<From, To>& t, const float* bias) {
   const int64_t eights = t.rows / kTile<Eight> * kTile<Eight>;
   const int64_t fours = t.rows / kTile<Four> * kTile<Four>;
-  TurnRows<kBias, kAdd, kAlongFrom, kScattered>(Eight(), t, 0, eights, bias);
-  TurnRows<kBias, kAdd, kAlongFrom, kScattered>(Four(), t, eights, fours, bias);
+  TransposeRows<kBias, kAdd, kAlongFrom, kScattered>(Eight(), t, 0, eights, bias);
+  TransposeRows<kBias, kAdd, kAlongFrom, kScattered>(Four(), t, eights, fours, bias);
   for (int64_t r = fours; r < t.rows; ++r) {
-    for (int64_t c = 0; c < t.cols; ++c) TurnOne<kBias, kAdd, kScattered>(t, r, c, bias);
+    for (int64_t c = 0; c < t.cols; ++c) TransposeOne<kBias, kAdd, kScattered>(t, r, c, bias);
   }
 }
 
-void TurnPlain(const Turn& t) { TurnAll<false, false, true, false>(t, nullptr); }
-void TurnExpanding(const TurnOf<Bf16, float>& t) { TurnAll<false, false, true, false>(t, nullptr); }
+void TransposePlain(const Transpose& t) { TransposeAll<false, false, true, false>(t, nullptr); }
+void TransposeExpanding(const TransposeOf<Bf16, float>& t) {
+  TransposeAll<false, false, true, false>(t, nullptr);
+}
 
 template <bool kBias, bool kAdd, typename To>
-HWY_INLINE void TurnEither(const TurnOf<float, To>& t, const float* bias) {
-  if (t.from_rows) return TurnAll<kBias, kAdd, false, true>(t, bias);
-  TurnAll<kBias, kAdd, false, false>(t, bias);
+HWY_INLINE void TransposeEither(const TransposeOf<float, To>& t, const float* bias) {
+  if (t.from_rows) return TransposeAll<kBias, kAdd, false, true>(t, bias);
+  TransposeAll<kBias, kAdd, false, false>(t, bias);
 }
 
 template <typename To>
-HWY_INLINE void TurnAdding(const TurnOf<float, To>& t, const float* bias, bool add) {
-  if (bias) return add ? TurnEither<true, true>(t, bias) : TurnEither<true, false>(t, bias);
-  return add ? TurnEither<false, true>(t, bias) : TurnEither<false, false>(t, bias);
+HWY_INLINE void TransposeAdding(const TransposeOf<float, To>& t, const float* bias, bool add) {
+  if (bias)
+    return add ? TransposeEither<true, true>(t, bias) : TransposeEither<true, false>(t, bias);
+  return add ? TransposeEither<false, true>(t, bias) : TransposeEither<false, false>(t, bias);
 }
-void TurnInto(const Turn& t, const float* bias, bool add) { TurnAdding(t, bias, add); }
-void TurnRounding(const TurnOf<float, Bf16>& t, const float* bias, bool add) {
-  TurnAdding(t, bias, add);
+void TransposeInto(const Transpose& t, const float* bias, bool add) {
+  TransposeAdding(t, bias, add);
+}
+void TransposeRounding(const TransposeOf<float, Bf16>& t, const float* bias, bool add) {
+  TransposeAdding(t, bias, add);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -168,18 +175,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft {
 
-HWY_EXPORT(TurnPlain);
-HWY_EXPORT(TurnExpanding);
-HWY_EXPORT(TurnInto);
-HWY_EXPORT(TurnRounding);
+HWY_EXPORT(TransposePlain);
+HWY_EXPORT(TransposeExpanding);
+HWY_EXPORT(TransposeInto);
+HWY_EXPORT(TransposeRounding);
 
-void transpose(const Turn& turn) { HWY_DYNAMIC_DISPATCH(TurnPlain)(turn); }
-void transpose(const TurnOf<Bf16, float>& turn) { HWY_DYNAMIC_DISPATCH(TurnExpanding)(turn); }
-void transpose_into(const Turn& turn, const float* bias, float beta) {
-  HWY_DYNAMIC_DISPATCH(TurnInto)(turn, bias, beta != 0.0f);
+void transpose(const Transpose& t) { HWY_DYNAMIC_DISPATCH(TransposePlain)(t); }
+void transpose(const TransposeOf<Bf16, float>& t) { HWY_DYNAMIC_DISPATCH(TransposeExpanding)(t); }
+void transpose_into(const Transpose& t, const float* bias, float beta) {
+  HWY_DYNAMIC_DISPATCH(TransposeInto)(t, bias, beta != 0.0f);
 }
-void transpose_into(const TurnOf<float, Bf16>& turn, const float* bias, float beta) {
-  HWY_DYNAMIC_DISPATCH(TurnRounding)(turn, bias, beta != 0.0f);
+void transpose_into(const TransposeOf<float, Bf16>& t, const float* bias, float beta) {
+  HWY_DYNAMIC_DISPATCH(TransposeRounding)(t, bias, beta != 0.0f);
 }
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// Row-major blocks turned over, for what lies the other way round than the loop wants.
+// Transposes row-major blocks, for loops that need the other layout.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,22 @@ namespace weft {
 
 // to[c, r] = from[r, c] for r < rows, c < cols. Strides in elements.
 template <typename From, typename To>
-struct TurnOf {
+struct TransposeOf {
   const From* from = nullptr;
   int64_t from_stride = 0;
   int64_t rows = 0;
   int64_t cols = 0;
   To* to = nullptr;
   int64_t to_stride = 0;
-  const float* const* from_rows = nullptr;  // of transpose_into, if rows lie anywhere: row r
+  const float* const* from_rows = nullptr;  // of transpose_into, if rows are scattered: row r
 };
-using Turn = TurnOf<float, float>;
-void transpose(const Turn& turn);
-void transpose(const TurnOf<Bf16, float>& turn);  // and expands
+using Transpose = TransposeOf<float, float>;
+void transpose(const Transpose& t);
+void transpose(const TransposeOf<Bf16, float>& t);  // and expands
 
 // to[c, r] = from[r, c] + bias[r] + beta * to[c, r]; bias may be null, beta is 0 (to is not read)
 // or 1. Sums are fp32; into bf16 they are rounded once, at the end.
-void transpose_into(const Turn& turn, const float* bias, float beta);
-void transpose_into(const TurnOf<float, Bf16>& turn, const float* bias, float beta);
+void transpose_into(const Transpose& t, const float* bias, float beta);
+void transpose_into(const TransposeOf<float, Bf16>& t, const float* bias, float beta);
 
 }  // namespace weft

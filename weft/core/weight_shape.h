@@ -1,11 +1,12 @@
-// WeightShape: how the weights of a layer lie in memory, and along which axis they are grouped.
+// WeightShape: the memory layout of the weights of a layer, and the axis along which they are
+// grouped.
 //
 //   linear       [outs, ins]              taps = 1
 //   convolution  [outs, ins, kh, kw]      taps = kh * kw, ins = channels
 //
 // A group is `group` consecutive ins at one tap of one output; a transposable tile is group x group
 // over (outs, ins) at one tap. So a convolution is `taps` interleaved [outs, ins] matrices: weight
-// (o, i, tap) lies at o * cols() + i * taps + tap. Groups never straddle taps or rows.
+// (o, i, tap) is at o * cols() + i * taps + tap. Groups never straddle taps or rows.
 #pragma once
 
 #include <cstdint>

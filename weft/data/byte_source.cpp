@@ -32,7 +32,7 @@ struct ByteSource::Inflater {
   bool any_member = false;
 
   Inflater() {
-    WEFT_CHECK(inflateInit2(&stream, MAX_WBITS + kGzipOnly) == Z_OK, "zlib cannot be started");
+    WEFT_CHECK(inflateInit2(&stream, MAX_WBITS + kGzipOnly) == Z_OK, "zlib cannot be initialised");
   }
   ~Inflater() { inflateEnd(&stream); }
   Inflater(const Inflater&) = delete;
@@ -80,8 +80,7 @@ std::vector<uint8_t> ByteSource::read(uint64_t bytes, const char* what) {
 
 void ByteSource::expect_end() {
   uint8_t more = 0;
-  WEFT_CHECK(read_some(std::span(&more, 1)) == 0, "{}: bytes follow where the file should end",
-             name_);
+  WEFT_CHECK(read_some(std::span(&more, 1)) == 0, "{}: the file has trailing bytes", name_);
 }
 
 uint64_t ByteSource::read_some(std::span<uint8_t> out) {
@@ -114,11 +113,11 @@ uint64_t ByteSource::inflate_some(std::span<uint8_t> out) {
     }
     gz.between_members = false;
     const int status = inflate(&gz.stream, Z_NO_FLUSH);
-    WEFT_CHECK(status == Z_OK || status == Z_STREAM_END, "{}: not a sound gzip file: {}", name_,
-               gz.stream.msg != nullptr ? gz.stream.msg : "zlib cannot go on");
+    WEFT_CHECK(status == Z_OK || status == Z_STREAM_END, "{}: not a valid gzip file: {}", name_,
+               gz.stream.msg != nullptr ? gz.stream.msg : "zlib failed");
     if (status == Z_STREAM_END) {
       gz.between_members = gz.any_member = true;
-      WEFT_CHECK(inflateReset(&gz.stream) == Z_OK, "{}: zlib cannot go on", name_);
+      WEFT_CHECK(inflateReset(&gz.stream) == Z_OK, "{}: zlib failed", name_);
     }
   }
   return wanted - gz.stream.avail_out;

@@ -48,7 +48,7 @@ std::string DataSpec::to_string() const {
     if (row.kind != kind) continue;
     return path.empty() ? std::string(row.name) : fmt::format("{}:{}", row.name, path.string());
   }
-  throw Error("a kind of data that is not in the table");
+  throw Error("this kind of data is not in the table");
 }
 
 Data load_data(const DataSpec& spec, const GlyphOptions& glyphs) {
@@ -58,7 +58,7 @@ Data load_data(const DataSpec& spec, const GlyphOptions& glyphs) {
     case DataKind::kCifar10: return read_cifar10(spec.path);
     case DataKind::kText: return read_text(spec.path.empty() ? default_text_path() : spec.path);
   }
-  throw Error("a kind of data that is not in the table");
+  throw Error("this kind of data is not in the table");
 }
 
 }  // namespace weft

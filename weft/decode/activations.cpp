@@ -19,7 +19,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using Vec = hn::VFromD<D>;
 
-// Calls body(first, lanes) for the vectors of [0, count), the last of which may be short.
+// Calls body(first, lanes) for the vectors of [0, count); the last one may be short.
 template <typename Body>
 HWY_INLINE void ForVectors(int64_t count, Body body) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(D()));
@@ -28,7 +28,7 @@ HWY_INLINE void ForVectors(int64_t count, Body body) {
   if (i < count) body(i, static_cast<size_t>(count - i));
 }
 
-// A vector of which only the first n lanes are in memory; the others are zero.
+// A vector whose first n lanes are in memory; the others are zero.
 HWY_INLINE Vec LoadSome(const float* HWY_RESTRICT from, size_t n) {
   const D d;
   if (n == hn::Lanes(d)) return hn::LoadU(d, from);
@@ -91,7 +91,7 @@ void Gelu(float* HWY_RESTRICT x, int64_t count) {
   });
 }
 
-// The scores of kPositions positions from p on: so many sums are in flight.
+// The scores of kPositions positions from p on, with as many sums in flight.
 template <int kPositions>
 HWY_INLINE void Score(const HeadAttention& head, int64_t p) {
   const D d;

@@ -26,7 +26,7 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The likeliest so many bytes, in order of likelihood.
+// The `count` likeliest bytes, in order of likelihood.
 std::vector<uint8_t> likeliest(std::span<const float> logits, size_t count) {
   std::vector<uint8_t> order(kTokens);
   std::iota(order.begin(), order.end(), uint8_t{0});
@@ -43,7 +43,7 @@ uint8_t pick_byte(std::span<const float> logits, const GenerateOptions& options,
   check_options(options);
   WEFT_CHECK(logits.size() == kTokens, "{} logits: accepted are {}", logits.size(), kTokens);
   for (size_t i = 0; i < kTokens; ++i) {
-    WEFT_CHECK(std::isfinite(logits[i]), "the logit of byte {} is {}: the model is broken", i,
+    WEFT_CHECK(std::isfinite(logits[i]), "the logit of byte {} is {}: logits must be finite", i,
                logits[i]);
   }
   if (options.temperature == 0) return likeliest(logits, 1).front();

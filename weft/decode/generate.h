@@ -14,7 +14,7 @@ namespace weft {
 struct GenerateOptions {
   int64_t max_bytes = 256;
   double temperature = 0.8;  // logits are divided by it; 0: always the likeliest byte
-  int top_k = 0;             // only the likeliest so many are drawn from; 0: all
+  int top_k = 0;             // sample from the k likeliest bytes; 0: from all
   uint64_t seed = 1;
 };
 

@@ -44,7 +44,7 @@ GptDecoder::GptDecoder(GptWeights weights) : weights_(std::move(weights)) {
 }
 
 std::span<const float> GptDecoder::take(std::span<const uint8_t> tokens) {
-  WEFT_CHECK(!tokens.empty(), "no token to take: accepted are one or more");
+  WEFT_CHECK(!tokens.empty(), "no tokens: accepted are one or more");
   const auto context = static_cast<size_t>(shape().context);
   // How many will be kept after the last token, and whether some of those before must go.
   size_t kept = taken_.size();

@@ -39,7 +39,7 @@ class GptDecoder {
   // Takes tokens that follow those taken before, at least one. Returns the logits of what comes
   // after the last: [256], valid until the next call.
   std::span<const float> take(std::span<const uint8_t> tokens);
-  // Begins anew, as if nothing had been taken.
+  // Restarts, as if nothing had been taken.
   void reset() { taken_.clear(); }
 
   // The tokens that the next one sees besides itself, oldest first; never more than the context.

@@ -31,12 +31,12 @@ class TensorReader {
     sparsity.require_outs_first(file_);
     for (const auto& [name, promise] : sparsity.tensors) {
       asked_.insert(promise.row_order);
-      if (promise.axis != Axis::kOut) patterns_.emplace(name, promise.as_rows_lie());
+      if (promise.axis != Axis::kOut) patterns_.emplace(name, promise.without_row_order());
     }
     for (const auto& [name, pattern] : options.patterns) patterns_.insert_or_assign(name, pattern);
   }
 
-  // The sizes of a matrix, of which the model fixes one or none (0).
+  // The sizes of a matrix; the model fixes one of them, or none (0).
   Shape matrix_shape(const std::string& name, int64_t rows, int64_t cols) {
     const LogicalTensor& tensor = find(name);
     const Shape& shape = tensor.info.shape;
@@ -108,11 +108,12 @@ class TensorReader {
 
   void require_nothing_else() const {
     for (const auto& [name, tensor] : tensors_) {
-      WEFT_CHECK(asked_.contains(name), "{} is none of a byte-level GPT", name_of(*tensor));
+      WEFT_CHECK(asked_.contains(name), "{} is not a tensor of a byte-level GPT", name_of(*tensor));
     }
     for (const auto& [name, pattern] : options_.patterns) {
-      WEFT_CHECK(matrices_.contains(name), "{}: '{}' is to be packed as {}, but is no matrix of it",
-                 file_, printable(name), pattern.str());
+      WEFT_CHECK(matrices_.contains(name),
+                 "{}: '{}' is to be packed as {}, but is not a matrix of the model", file_,
+                 printable(name), pattern.str());
     }
   }
 

@@ -12,7 +12,7 @@
 //   norm.weight, .bias               [width]
 //   head.weight                      [256, width]
 //
-// The rows of qkv are those of q, then of k, then of v; the heads lie one behind the other in each.
+// The rows of qkv are those of q, then of k, then of v; in each, the heads follow one another.
 // Their number is not in the tensors: it is an argument.
 #pragma once
 
@@ -44,7 +44,8 @@ struct GptWeightOptions {
   // All of them dense, packed ones unpacked: for comparisons.
   bool dense = false;
   // Matrices that are stored dense, but are sparse along their inputs: to be packed. The promises
-  // of the checkpoint's weft.sparsity (axis in or both) are taken too, unless a name is here already.
+  // of the checkpoint's weft.sparsity (axis in or both) are taken too, unless a name is here
+  // already.
   std::map<std::string, Pattern> patterns;
 };
 

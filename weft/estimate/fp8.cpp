@@ -170,14 +170,14 @@ float finite_maximum(std::span<const float> x) {
 
 float fp8_scale(float maximum, Fp8 format) {
   WEFT_CHECK(maximum >= 0 && std::isfinite(maximum),
-             "no scale for a maximum of {}: accepted are finite numbers from 0 on", maximum);
+             "maximum {}: accepted are finite numbers of at least 0", maximum);
   if (maximum == 0) return 1.0f;
   return std::min(fp8_largest(format) / maximum, 0x1p127f);
 }
 
 void round_to_fp8(std::span<const float> in, Fp8 format, float scale, std::span<float> out) {
   WEFT_CHECK(in.size() == out.size(), "{} elements to round into {}", in.size(), out.size());
-  WEFT_CHECK(scale > 0 && std::isfinite(scale), "scale {}: accepted is what is positive and finite",
+  WEFT_CHECK(scale > 0 && std::isfinite(scale), "scale {}: accepted are positive, finite numbers",
              scale);
   for_each_chunk(in.size(), [&](size_t first, size_t count) {
     HWY_DYNAMIC_DISPATCH(RoundChunk)

@@ -42,7 +42,7 @@ float finite_maximum(std::span<const float> x);
 float fp8_scale(float maximum, Fp8 format);
 
 void round_to_fp8(std::span<const float> in, Fp8 format, std::span<float> out);
-// With a scale from elsewhere, as when one tensor lies in several places; positive and finite.
+// With a given scale, as for a tensor in several parts; positive and finite.
 void round_to_fp8(std::span<const float> in, Fp8 format, float scale, std::span<float> out);
 
 }  // namespace weft

@@ -245,7 +245,7 @@ class Groups {
 
 HWY_INLINE VI Uniform(VU word) { return hn::BitCast(DI(), hn::ShiftRight<32 - kUnitBits>(word)); }
 
-// Entry i is kept if one of u, u + kUnit, ... lies on its part of the line. Calls emit(i, how
+// Entry i is kept if one of u, u + kUnit, ... is on its part of the line. Calls emit(i, how
 // many are kept before it, how many with it, its units) in order.
 template <int kRows, typename Emit>
 HWY_INLINE void DrawExact(const Groups<kRows>& groups, VU word, Emit emit) {
@@ -261,13 +261,13 @@ HWY_INLINE void DrawExact(const Groups<kRows>& groups, VU word, Emit emit) {
   }
 }
 
-// What an entry of so many units is multiplied by when it is kept.
+// The factor of a kept entry of `units` units.
 HWY_INLINE VF ScaleOf(VI units) {
   const DF df;
   return hn::Div(hn::Set(df, static_cast<float>(kUnit)), hn::ConvertTo(df, units));
 }
 
-// The entry on whose part of the line `point` lies, its units as found; zero elsewhere.
+// The entry whose part of the line contains `point`, with its units; zero elsewhere.
 HWY_INLINE void Pick(VI point, const VI* units, int rows, VI* picked) {
   const DI di;
   VI end = hn::Zero(di);
@@ -301,7 +301,7 @@ HWY_INLINE void SampleTwoDraw(const float* from, int64_t from_stride, int rows, 
   }
   const VF point = hn::Mul(hn::ConvertTo(df, Uniform(word1)),
                            hn::Mul(hn::ConvertTo(df, length), hn::Set(df, 0x1p-24f)));
-  // Rounded up, it could lie just past the end.
+  // Rounded up, it could be just past the end.
   Pick(hn::Min(hn::ConvertTo(di, point), hn::Sub(length, hn::Set(di, 1))), rest, rows, second);
 
   const auto few = hn::Lt(groups.nonzero(), hn::Set(di, 3));

@@ -73,7 +73,7 @@ int64_t sampled_cells(int64_t outs, const Pattern& pattern) {
 void check_sampling(const SampleOptions& options, int64_t tokens, int64_t outs) {
   const Pattern& p = options.pattern;
   WEFT_CHECK(options.sampler != Sampler::kTwoDraw || (p.keep() == 2 && p.group() == 4),
-             "{} is for 2:4 only, not {}: {} takes any pattern", sampler_name(Sampler::kTwoDraw),
+             "{} is for 2:4 only, not {}; {} takes any pattern", sampler_name(Sampler::kTwoDraw),
              p.str(), sampler_name(Sampler::kExact));
   WEFT_CHECK(tokens >= 0 && outs >= 0, "a gradient of {} x {}", tokens, outs);
   WEFT_CHECK(options.first_group >= 0 &&

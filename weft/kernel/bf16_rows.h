@@ -1,6 +1,6 @@
 // Numbers from bfloat16 to fp32, exactly, and back, to the nearest, ties to even (core/bf16.h):
-// fp32 arithmetic on bf16 storage, where the CPU has no arithmetic of bf16. Products that have no loop
-// of their own for bf16 expand their operands and round their result.
+// fp32 arithmetic on bf16 storage, where the CPU has no arithmetic of bf16. Products that have no
+// loop of their own for bf16 expand their operands and round their result.
 //
 // Cost: one pass at the speed of memory; long ones in parallel. The result does not depend on
 // threads or instruction sets.
@@ -17,7 +17,7 @@ namespace weft {
 void expand(const Bf16* from, int64_t size, float* to);
 void round_to_bf16(const float* from, int64_t size, Bf16* to);
 
-// The same of matrices of one size, whose rows may lie further apart than they are long.
+// The same for matrices of one size, whose row stride may exceed their row length.
 void expand(MatrixView<const Bf16> from, MatrixView<float> to);
 void round_to_bf16(MatrixView<const float> from, MatrixView<Bf16> to);
 

@@ -1,5 +1,5 @@
-// The table of kernels: every way to compute a product of a layer. Whoever wants a product fills in
-// a call and multiplies it; the operand's format chooses the row. Layers, the planner, benchmarks,
+// The table of kernels: every way to compute a product of a layer. A caller fills in a call and
+// multiplies it; the operand's format chooses the row. Layers, the planner, benchmarks,
 // tests and `weft kernels` read this table and call no kernel by its name.
 //
 //   forward          y  = x Wᵀ + bias + beta·y     activations: x      operand: W
@@ -7,8 +7,8 @@
 //   backward weight  dw = gᵀ x        + beta·dw    activations: x      operand: g  (packed: gᵀ)
 //                    or only the entries of dw that a mask keeps
 //
-// A convolution has the same three products, on tensors (conv/conv_shape.h). Attention is no such
-// product and stands beside the table (attention/attention.h).
+// A convolution has the same three products, on tensors (conv/conv_shape.h). Attention is not
+// one of these products and is not in the table (attention/attention.h).
 //
 // All memory is the caller's; the result must not overlap an operand. beta is 0 (the result is not
 // read) or 1. The result does not depend on the number of threads.

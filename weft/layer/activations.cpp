@@ -45,6 +45,7 @@ AlignedBuffer<Bf16> round_like(const Bf16*, const AlignedBuffer<float>& sample) 
 
 namespace {
 
+double wide(double value) { return value; }
 double wide(float value) { return value; }
 double wide(Bf16 value) { return to_float(value); }
 
@@ -63,6 +64,7 @@ double cosine(const T* a, const T* b, int64_t size) {
   const double norms = std::sqrt(of_a) * std::sqrt(of_b);
   return norms > 0.0 ? product / norms : 1.0;
 }
+template double cosine(const double*, const double*, int64_t);
 template double cosine(const float*, const float*, int64_t);
 template double cosine(const Bf16*, const Bf16*, int64_t);
 

@@ -16,7 +16,7 @@ namespace weft {
 AlignedBuffer<float> rounded_to_fp8(const float* x, int64_t size, Fp8 format);
 AlignedBuffer<Bf16> rounded_to_fp8(const Bf16* x, int64_t size, Fp8 format);
 
-// What is sampled: g in fp32, until something else is widened on this thread.
+// g in fp32, valid until the next call on this thread.
 const float* as_floats(const float* g, int64_t size);
 const float* as_floats(const Bf16* g, int64_t size);
 
@@ -24,13 +24,13 @@ const float* as_floats(const Bf16* g, int64_t size);
 AlignedBuffer<float> sampled(const float* g, AlignedBuffer<float> scales,
                              const std::optional<Fp8>& rounding);
 
-// What a product takes of a sample: of the type of its other operand.
+// Rounds a sample to the type of the product's other operand.
 void round_like(const float* other, std::span<PackedMatrix> packed);
 void round_like(const Bf16* other, std::span<PackedMatrix> packed);
 AlignedBuffer<float> round_like(const float* other, AlignedBuffer<float> sample);
 AlignedBuffer<Bf16> round_like(const Bf16* other, const AlignedBuffer<float>& sample);
 
-// <a, b> / (|a| |b|); 1 if one of them is zero.
+// <a, b> / (|a| |b|), summed in double; 1 if one of them is zero. T: double, float or Bf16.
 template <typename T>
 double cosine(const T* a, const T* b, int64_t size);
 

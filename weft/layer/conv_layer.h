@@ -1,8 +1,9 @@
 // ConvLayer: the three products of a two-dimensional convolution that trains (layer.h). Groups run
-// along the input channels at one tap; samples of the gradient run along the positions of one image.
+// along the input channels at one tap; samples of the gradient run along the positions of one
+// image.
 //
 // Weights are [outs, ins / groups, kernel_h, kernel_w]. Activations are given with their strides:
-// NCHW without gaps is computed where it lies, anything else (channels last) by way of a copy.
+// NCHW without gaps is computed in place, anything else (channels last) through a copy.
 #pragma once
 
 #include <array>

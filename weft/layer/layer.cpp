@@ -1,20 +1,14 @@
 #include "weft/layer/layer.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <type_traits>
 #include <utility>
 
 #include "weft/core/error.h"
-#include "weft/core/masked_copy.h"
 #include "weft/layer/stopwatch.h"
 #include "weft/mask/retained.h"
 #include "weft/mask/row_order.h"
 #include "weft/mask/solver.h"
-#include "weft/mask/taps.h"
 #include "weft/mask/verify.h"
-#include "weft/pack/compact.h"
 #include "weft/pack/group_check.h"
 #include "weft/recipe/schedule.h"
 
@@ -52,12 +46,12 @@ std::string Layer::objection(const WeightShape& shape, int64_t channel_groups, c
   const int64_t outs = shape.outs / channel_groups, group = pattern.group();
   if (shape.ins == 1 && shape.taps > 1) return "depthwise: one input per output";
   if (shape.ins < group) {
-    return fmt::format("too narrow: {} inputs, and groups are of {}", shape.ins, group);
+    return fmt::format("too narrow: {} inputs for groups of {}", shape.ins, group);
   }
   const bool permutes = recipe.backward->permutes_outputs;
   const bool transposable = recipe.forward->transposable;
   if ((transposable || permutes) && outs < group) {
-    return fmt::format("too narrow: {} outputs, and groups are of {}", outs, group);
+    return fmt::format("too narrow: {} outputs for groups of {}", outs, group);
   }
   if (channel_groups == 1) return "";
   // Blocks of outputs, which a mask treats together, must not reach into the next group of
@@ -81,7 +75,7 @@ void Layer::configure(const LayerSettings& settings) {
   WEFT_CHECK(settings.micro_batches >= 1, "{} micro-batches per step: there must be at least 1",
              settings.micro_batches);
   WEFT_CHECK(settings.total_steps > 0 || !settings.recipe.needs_total_steps(),
-             "recipe '{}' has a schedule in shares of the run: total_steps must be given",
+             "recipe '{}' has a schedule in shares of the run: total_steps is needed",
              settings.recipe.name);
   const bool full = settings.pattern.keep() == settings.pattern.group();
   if (!settings.recipe.is_dense() && !full && channel_groups_ > 1) {
@@ -122,7 +116,7 @@ std::optional<ScoreRow::Shape> Layer::score_shape() const {
 void Layer::first_scores(std::span<float> scores) const {
   const auto shape = score_shape();
   WEFT_CHECK(shape && static_cast<int64_t>(scores.size()) == shape->size(),
-             "{}: {} scores, and its recipe has {}", label(), scores.size(),
+             "{}: {} scores, but its recipe has {}", label(), scores.size(),
              shape ? shape->size() : 0);
   recipe().forward->scores->first(shape_, settings_.pattern, scores);
 }
@@ -154,10 +148,10 @@ void Layer::update(const LayerWeights& weights, Occasion occasion) {
   const Stopwatch watch(times_.mask);
   forget_operands();  // whatever happens: the state may change before something is found wrong
   WEFT_CHECK(weights.values != nullptr || (state_.begun && recipe().has_fixed_mask()),
-             "{}: a mask has to be found, and there are no weights to find it in", label());
+             "{}: no weights to find a mask for", label());
   if (const auto shape = score_shape()) {
     WEFT_CHECK(static_cast<int64_t>(weights.scores.size()) == shape->size(),
-               "{}: {} scores, and its recipe has {}", label(), weights.scores.size(),
+               "{}: {} scores, but its recipe has {}", label(), weights.scores.size(),
                shape->size());
   }
   LayerInput input = input_of(weights);
@@ -223,280 +217,12 @@ void Layer::count_step() {
   step_pending_ = true;
 }
 
-// ---- products
-
-template <typename T>
-void Layer::compute(Product product, const std::optional<Request>& request, MatrixView<T> result,
-                    const Run<T>& run) {
-  const Route route = request ? route_of(*request, product) : Route();
-  note(product, route.way, route.chosen);
-  if (route.contestants.empty()) return run(route.way, result);
-  Measured& measured = measured_of(*request, product, route.contestants.size());
-  const LayerTimes before = times_;
-  // A dense copy that serves one product only need not outlive it.
-  borrows_ = settings_.micro_batches == 1;
-  try {
-    take_turns(route, measured, result, run);
-  } catch (...) {
-    give_back_copy<T>();
-    borrows_ = false;
-    times_ = before;
-    throw;
-  }
-  borrows_ = false;
-}
-
-template <typename T>
-void Layer::take_turns(const Route& route, Measured& measured, MatrixView<T> result,
-                       const Run<T>& run) {
-  // Written once before anything is timed, so that no way has to wait for its pages.
-  AlignedBuffer<T> memory(static_cast<size_t>(result.rows * result.cols));
-  std::fill_n(memory.data(), memory.size(), T());
-  const MatrixView<T> scratch(memory.data(), result.rows, result.cols);
-  const LayerTimes before = times_;
-  LayerTimes counted = before;
-  const size_t count = route.contestants.size();
-  for (size_t k = 0; k < count; ++k) {
-    // Who comes first finds activations out of the cache: not always the same one.
-    const size_t i = (k + static_cast<size_t>(state_.step)) % count;
-    times_ = before;
-    double seconds = 0.0;
-    {
-      const Stopwatch watch(seconds);
-      run(route.contestants[i], scratch);
-    }
-    measured.ms[i] += 1e3 * seconds;
-    give_back_copy<T>();
-    if (route.contestants[i] != route.way) continue;
-    counted = times_;
-    for (int64_t r = 0; r < result.rows; ++r) {
-      std::copy_n(scratch.row(r), result.cols, result.row(r));
-    }
-  }
-  ++measured.calls;
-  times_ = counted;
-}
-template void Layer::compute(Product, const std::optional<Request>&, MatrixView<float>,
-                             const Run<float>&);
-template void Layer::compute(Product, const std::optional<Request>&, MatrixView<Bf16>,
-                             const Run<Bf16>&);
-
-// A backward product belongs to the training pass of its step, whatever was evaluated in between.
-Route Layer::route_of(const Request& request, Product product) {
-  const bool training = product == Product::kForward ? passing_for_training_ : training_pass_;
-  const Route route = std::visit(
-      [&](const auto& one) -> Route {
-        return training ? planner().route(one, product, state_.step, this)
-                        : Route{planner().evaluation_way(one, product, state_.step)};
-      },
-      request);
-  if (!route.contestants.empty()) has_measured_ = measured_step_ = true;
-  return route;
-}
-
-Layer::Measured& Layer::measured_of(const Request& request, Product product, size_t contestants) {
-  for (Measured& one : measured_) {
-    if (one.product == product && one.request == request) return one;
-  }
-  measured_.push_back({request, product, 0, std::vector<double>(contestants)});
-  return measured_.back();
-}
-
-template <typename T>
-void Layer::give_back_copy() {
-  if (borrower_ == nullptr) return;
-  borrower_->forget();
-  borrower_->swap(planner().spare<T>());
-  borrower_ = nullptr;
-}
-
-// Of the whole step, per call: what is packed once serves all of its micro-batches.
-void Layer::hand_over_times() {
-  for (Measured& one : measured_) {
-    for (double& ms : one.ms) ms /= one.calls;
-    std::visit(
-        [&](const auto& request) {
-          planner().add_times(request, one.product, state_.step, one.ms);
-        },
-        one.request);
-  }
-  // A step without a trial, after one: the memory of what was not chosen is free.
-  if (measured_.empty() && has_measured_) {
-    free_packs();
-    dense_forward_ = {};
-    dense_backward_ = {};
-    has_measured_ = false;
-  }
-  measured_.clear();
-}
-
-// ---- operands
-
-template <typename T>
-const Layer::Operands& Layer::operands(const LayerWeights& weights) {
-  WEFT_CHECK(state_.begun && !step_pending_, "{}: a product {}: call {} first", label(),
-             state_.begun ? "after a step was counted" : "before the first pass",
-             state_.begun ? "bring_up_to_date" : "begin_pass");
-  const bool bf16 = std::is_same_v<T, Bf16>;
-  WEFT_CHECK(bf16 == (settings_.precision == Precision::kBf16),
-             "{}: activations of another type than the layer's {}", label(),
-             precision_name(settings_.precision));
-  if (!operands_valid_) make_operands(weights);
-  return operands_;
-}
-template const Layer::Operands& Layer::operands<float>(const LayerWeights&);
-template const Layer::Operands& Layer::operands<Bf16>(const LayerWeights&);
-
-void Layer::make_operands(const LayerWeights& weights) {
-  {
-    const Stopwatch watch(times_.mask);
-    make_values(weights);
-    operands_ = Operands();
-    if (state_.sparse()) describe(operands_);
-    operands_.forward.precision = operands_.backward.precision = settings_.precision;
-  }
-  dense_forward_.forget();
-  dense_backward_.forget();
-  forget_packs();
-  operands_valid_ = true;
-}
-
-void Layer::make_values(const LayerWeights& weights) {
-  const bool fp8 = recipe().fp8, sparse = state_.sparse();
-  const bool given = weights.operand != nullptr, compact = weights.compact != nullptr;
-  WEFT_CHECK(!compact || (sparse && recipe().has_fixed_mask()),
-             "{}: compact weights are for a layer with a mask that stays", label());
-  own_values_ = fp8 || compact || (sparse && !given && !values_are_weights(recipe()));
-  own_backward_values_ = fp8;
-  if (!own_values_) return;
-  const auto size = static_cast<size_t>(shape_.outs * shape_.cols());
-  forward_values_.reserve(size);
-  const std::span<float> forward(forward_values_.data(), size);
-  if (given) {
-    std::memcpy(forward.data(), weights.operand, size * sizeof(float));
-  } else if (compact) {
-    expand_compact(weights.compact, state_.forward, shape_, settings_.pattern, forward.data());
-  } else if (sparse) {
-    forward_values(input_of(weights), state_, forward.data());
-  } else {
-    std::memcpy(forward.data(), weights.values, size * sizeof(float));
-  }
-  if (!fp8) return;
-  backward_values_.reserve(size);
-  const std::span<float> backward(backward_values_.data(), size);
-  round_to_fp8(forward, Fp8::kE5m2, backward);
-  round_to_fp8(forward, Fp8::kE4m3, forward);
-}
-
-const float* Layer::forward_operand(const LayerWeights& weights) const {
-  if (own_values_) return forward_values_.data();
-  return weights.operand != nullptr ? weights.operand : weights.values;
-}
-const float* Layer::backward_operand(const LayerWeights& weights) const {
-  return own_backward_values_ ? backward_values_.data() : forward_operand(weights);
-}
-
-// A fixed mask is without zeros, and rows that share (or inputs, along outputs) may have zeros of
-// their own: then they share nothing, and operands are packed row by row.
-Pattern Layer::operand_pattern() const {
-  const Pattern& pattern = settings_.pattern;
-  if (pattern.share() == 1 || !recipe().has_fixed_mask() || !state_.sparse()) return pattern;
-  bool alike = rows_share(in_row_order(state_.forward, state_.row_order), pattern);
-  if (recipe().forward->transposable) {
-    for (int64_t tap = 0; alike && tap < shape_.taps; ++tap) {
-      alike = rows_share(take_tap(state_.forward, shape_, tap).transposed(), pattern);
-    }
-  }
-  return alike ? pattern : Pattern(pattern.keep(), pattern.group());
-}
-
-// A union of candidates keeps more than N:M until the last are removed.
-bool Layer::keeps_more(int64_t step) const {
-  const auto more = recipe().forward->keeps_more;
-  return more != nullptr && more(recipe(), step, settings_.total_steps);
-}
-
-void Layer::describe(Operands& operands) const {
-  const Pattern pattern = operand_pattern();
-  const Pattern unshared(pattern.keep(), pattern.group());
-  const ForwardPart& part = *recipe().forward;
-  operands.forward.mask = &state_.forward;
-  operands.forward.pattern = pattern;
-  operands.forward.ragged = keeps_more(state_.step);
-  if (pattern.share() > 1) operands.forward.row_order = state_.row_order;
-  operands.backward.mask = state_.backward.rows() > 0 ? &state_.backward : &state_.forward;
-  operands.backward.pattern = part.transposable ? pattern : unshared;
-  // Under a row order outputs are N:M in their places, and the depth of Wᵀ is packed as it lies;
-  // its rows, the inputs, share all the same.
-  operands.backward.ragged = !part.transposable || !state_.row_order.empty();
-  operands.planned = pattern;
-  operands.masked_gradient = recipe().gradient->masked;
-  if (operands.forward.ragged) {  // the pattern of its density stands for it
-    const double kept = state_.forward.density() * pattern.group();
-    const int keep =
-        std::clamp(static_cast<int>(std::ceil(kept - 0.05)), pattern.keep(), pattern.group());
-    operands.planned = Pattern(keep, pattern.group(), pattern.share());
-  }
-}
-
-template <typename T>
-const T* Layer::dense_copy(DenseCopy& copy, const Operand& operand, const float* values) {
-  if (borrows_) {
-    copy.swap(planner().spare<T>());
-    copy.forget();
-    borrower_ = &copy;
-  }
-  const Stopwatch watch(times_.pack);
-  return copy.of<T>(operand, values, shape_);
-}
-template const float* Layer::dense_copy(DenseCopy&, const Operand&, const float*);
-template const Bf16* Layer::dense_copy(DenseCopy&, const Operand&, const float*);
-
-void Layer::effective_values(const float* weights, float* out) const {
-  if (state_.sparse()) return forward_values(input_of({weights}), state_, out);
-  std::copy_n(weights, shape_.outs * shape_.cols(), out);
-}
-
-void Layer::effective_values(const double* weights, double* out) const {
-  if (state_.sparse() && !values_are_weights(recipe())) {
-    return recipe().forward->values_in_double(input_of({}), state_, weights, out);
-  }
-  if (state_.sparse()) return masked_copy(weights, state_.forward, out);
-  std::copy_n(weights, shape_.outs * shape_.cols(), out);
-}
-
-std::optional<Sampling> Layer::sampling(const Pass& pass, int64_t first_group) const {
-  const Recipe& r = recipe();
-  const bool dense_phase = !r.is_dense() && !state_.sparse();
-  if (!r.samples_gradient() || dense_phase) return std::nullopt;
-  SampleOptions options{.pattern = settings_.pattern};
-  options.sampler = *r.gradient->sampler;
-  options.key = {pass.seed, static_cast<uint64_t>(pass.step), static_cast<uint32_t>(state_.layer),
-                 static_cast<uint32_t>(pass.call * settings_.replicas + settings_.replica)};
-  options.first_group = first_group;
-  return Sampling{options, r.fp8 ? std::optional(Fp8::kE5m2) : std::nullopt};
-}
-
-void Layer::score_gradient(const float* weights, const float* dw, float* d_scores) const {
-  WEFT_CHECK(score_shape(), "{}: its recipe has no scores", label());
-  std::fill_n(d_scores, score_shape()->size(), 0.0f);
-  if (!state_.sparse()) return;
-  recipe().forward->scores->gradient(input_of({weights}), state_, dw, d_scores);
-}
-
-void Layer::score_gradient(const double* weights, const double* dw, double* d_scores) const {
-  WEFT_CHECK(score_shape(), "{}: its recipe has no scores", label());
-  std::fill_n(d_scores, score_shape()->size(), 0.0);
-  if (!state_.sparse()) return;
-  recipe().forward->scores->gradient_in_double(input_of({}), state_, weights, dw, d_scores);
-}
-
 // ---- choices from outside
 
 void Layer::give_row_order(std::vector<int64_t> order) {
   WEFT_CHECK(!state_.begun, "{}: a row order must be given before the first product", label());
   WEFT_CHECK(order.empty() || (settings_.pattern.share() > 1 && channel_groups_ == 1),
-             "{}: a row order is for shared patterns, and mixes no groups of channels", label());
+             "{}: a row order needs a shared pattern and one group of channels", label());
   require_row_order(order, shape_.outs, label());
   state_.row_order = std::move(order);
 }
@@ -504,11 +230,11 @@ void Layer::give_row_order(std::vector<int64_t> order) {
 void Layer::give_mask(Mask mask) {
   const ForwardPart& part = *recipe().forward;
   WEFT_CHECK(recipe().backward->same() && part.scores == nullptr && part.values == nullptr,
-             "{}: recipe '{}' chooses more than a mask, so none can be given", label(),
+             "{}: recipe '{}' takes no given mask: it chooses more than a mask", label(),
              recipe().name);
   const bool begins_sparse =
       !state_.begun && !is_dense_step(recipe(), state_.step, settings_.total_steps);
-  WEFT_CHECK(state_.sparse() || begins_sparse, "{}: a mask is for a layer in its sparse phase",
+  WEFT_CHECK(state_.sparse() || begins_sparse, "{}: a mask can be given in the sparse phase only",
              label());
   WEFT_CHECK(mask.rows() == shape_.outs && mask.cols() == shape_.cols(),
              "{}: a mask of {} x {} for a weight of {} x {}", label(), mask.rows(), mask.cols(),
@@ -528,7 +254,7 @@ void Layer::require_pattern(const Mask& mask, const std::vector<int64_t>& row_or
   if (recipe().forward->transposable) {
     violations += count_groups_out(placed, shape_, pattern).violations;
   }
-  WEFT_CHECK(violations == 0, "{}: a mask that violates {} in {} groups", context, pattern.str(),
+  WEFT_CHECK(violations == 0, "{}: the mask violates {} in {} groups", context, pattern.str(),
              violations);
   if (pattern.share() > 1 && !recipe().has_fixed_mask()) require_sharing(placed, pattern);
 }
@@ -541,7 +267,7 @@ LayerTelemetry Layer::telemetry(const float* weights) const {
     t.forward_density = state_.forward.density();
     if (weights != nullptr) {
       t.retained = weft::retained(weights, shape_, state_.forward).fraction();
-      if (!state_.row_order.empty()) t.retained_as_rows_lie = retained_as_rows_lie(weights);
+      if (!state_.row_order.empty()) t.retained_unpermuted = retained_unpermuted(weights);
     }
     t.backward_density = state_.backward.rows() > 0 ? state_.backward.density() : t.forward_density;
     if (t.forward_density > 0.0) t.backward_kept = t.backward_density / t.forward_density;
@@ -559,7 +285,7 @@ LayerTelemetry Layer::telemetry(const float* weights) const {
   return t;
 }
 
-double Layer::retained_as_rows_lie(const float* weights) const {
+double Layer::retained_unpermuted(const float* weights) const {
   const Mask mask = find_mask(recipe().mask_solver(), weights, shape_, settings_.pattern);
   return weft::retained(weights, shape_, mask).fraction();
 }
@@ -612,7 +338,7 @@ void Layer::load_state(std::span<const StateArray> arrays) {
   LayerState state = state_from(arrays, state_shape(), state_owner(), context);
   const bool sparse =
       state.begun && !is_dense_step(recipe(), state.refreshed, settings_.total_steps);
-  WEFT_CHECK(state.sparse() == sparse, "{}: step {} has {} mask, and should have {}", context,
+  WEFT_CHECK(state.sparse() == sparse, "{}: step {} has {} mask, but should have {}", context,
              state.refreshed, state.sparse() ? "a" : "no", sparse ? "one" : "none");
   if (sparse && !keeps_more(state.step)) require_pattern(state.forward, state.row_order, context);
   state_ = std::move(state);

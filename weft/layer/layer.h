@@ -4,9 +4,9 @@
 //   backward    dx = g W̃'                W̃': its backward operand
 //               dW = (a sample of) gᵀ x   straight through: the gradient of W̃ is that of W
 //
-// This is the part that linear_layer.h and conv_layer.h have in common: which recipe, its state, the
-// operands that follow from weights and state, plans, times. A framework owns the tensors and calls
-// it, in this order for every optimiser step:
+// This is the part that linear_layer.h and conv_layer.h have in common: which recipe, its state,
+// the operands that follow from weights and state, plans, times. A framework owns the tensors and
+// calls it, in this order for every optimiser step:
 //
 //   begin_pass(weights, training)       masks that are due
 //   pass = next_pass()                  of every micro-batch, which sample it draws
@@ -24,9 +24,9 @@
 // step (recipe/layer_state.h: refresh); any other pass uses what is there. A step that no training
 // pass came before does it at its end.
 //
-// With precision bf16, x, y, g and dx are bf16, and so are the values that W̃ and W̃' are packed as.
-// Weights, bias and dW are fp32, and so are all sums. The gradient of the bias, the sum of g, is left
-// to the framework.
+// With precision bf16, x, y, g and dx are bf16, and so are the values that W̃ and W̃' are packed
+// as. Weights, bias and dW are fp32, and so are all sums. The gradient of the bias, the sum of g,
+// is left to the framework.
 #pragma once
 
 #include <array>
@@ -70,11 +70,11 @@ struct LayerWeights {
   const float* values = nullptr;       // [outs, cols]
   std::span<const float> scores = {};  // of recipes that learn some
   // Instead of the values, once the layer has a mask that stays: only what it keeps
-  // (pack/compact.h). They are expanded when operands are made. Gradients stay [outs, cols]; compact()
-  // takes what belongs to these.
+  // (pack/compact.h). They are expanded when operands are made. Gradients stay [outs, cols];
+  // compact() takes what belongs to these.
   const float* compact = nullptr;
-  // W̃ from outside, [outs, cols], in place of what the recipe makes of the weights: for whoever has
-  // computed it already. What the mask drops is not looked at.
+  // W̃ from outside, [outs, cols], instead of the recipe's: for a caller that has computed it
+  // already. Entries that the mask drops are not read.
   const float* operand = nullptr;
 
   LayerWeights() = default;
@@ -111,8 +111,8 @@ struct LayerTimes {
 struct LayerTelemetry {
   double forward_density = 1.0;
   double backward_density = 1.0;
-  double retained = 1.0;                       // Σ |w| that the forward mask keeps, of all
-  std::optional<double> retained_as_rows_lie;  // the same without the row order, if there is one
+  double retained = 1.0;                      // Σ |w| that the forward mask keeps, of all
+  std::optional<double> retained_unpermuted;  // the same without the row order, if there is one
   int64_t changed_bits = 0;     // of the forward mask, in the last step; with telemetry only
   double flip_rate = 0.0;       // changed bits / weights
   double backward_kept = 1.0;   // share of the forward operand's entries in the backward one
@@ -187,10 +187,10 @@ class Layer {
   // Rows are to share by this order, which comes with the weights of a trained model. Before the
   // first pass.
   void give_row_order(std::vector<int64_t> order);
-  // The mask that the layer has from here until its recipe finds another; a recipe with a fixed mask
-  // keeps it. In the sparse phase, or before the first pass of a recipe that begins with it. Throws
-  // Error unless it obeys the pattern, or if the recipe has more to choose than this mask (scores, a
-  // backward mask, values of its own).
+  // The mask that the layer has from here until its recipe finds another; a recipe with a fixed
+  // mask keeps it. In the sparse phase, or before the first pass of a recipe that begins with it.
+  // Throws Error unless it obeys the pattern, or if the recipe has more to choose than this mask
+  // (scores, a backward mask, values of its own).
   void give_mask(Mask mask);
 
   // ---- what it did, and its state
@@ -287,7 +287,7 @@ class Layer {
   void make_values(const LayerWeights& weights);
   void describe(Operands& operands) const;
   Pattern operand_pattern() const;
-  double retained_as_rows_lie(const float* weights) const;
+  double retained_unpermuted(const float* weights) const;
   std::string state_owner() const;
   StateShape state_shape() const;
   void make_operands(const LayerWeights& weights);

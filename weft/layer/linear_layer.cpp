@@ -178,7 +178,7 @@ template <typename T>
 void LinearLayer::backward_weight(const LayerWeights& weights, MatrixView<const T> g,
                                   MatrixView<const T> x, const Pass& pass, MatrixView<float> dw) {
   const Operands& own = operands<T>(weights);
-  WEFT_CHECK(dw.row_stride == dw.cols, "{}: gaps between the rows of dw", label());
+  WEFT_CHECK(dw.row_stride == dw.cols, "{}: the rows of dw must be contiguous", label());
   const int64_t group = settings().pattern.group();
   const std::optional<Sampling> sample = sampling(pass, pass.first_token / group);
   const bool fp8 = recipe().fp8;

@@ -3,9 +3,9 @@
 //   forward   W̃   [outs, cols]         backward  W̃, or the part of it that a backward mask keeps
 //
 // An operand is a mask on values, which come with every call. A product packs it, or copies it with
-// its zeros written out, the first time in a step; later products of the step use the same copy. The
-// memory of a pack is used again for the next one. In bf16, packs and copies are rounded; the values
-// that they are made from stay fp32.
+// its zeros written out, the first time in a step; later products of the step use the same copy.
+// The memory of a pack is used again for the next one. In bf16, packs and copies are rounded; the
+// values that they are made from stay fp32.
 #pragma once
 
 #include <optional>
@@ -29,7 +29,7 @@ struct Operand {
   Pattern pattern{1, 1};                    // of the rows of the pack
   bool ragged = false;                      // the mask is not N:M along the depth of the pack
   Precision precision = Precision::kFp32;   // of packs and dense copies
-  std::span<const int64_t> row_order = {};  // of the rows of the pack; empty: as they lie
+  std::span<const int64_t> row_order = {};  // of the rows of the pack; empty: not permuted
 
   double density() const { return mask == nullptr ? 1.0 : mask->density(); }
   PanelOptions pack_options(Precision compute = Precision::kFp32) const;
@@ -40,7 +40,7 @@ struct Operand {
 class DenseCopy {
  public:
   void forget() { valid_ = false; }
-  // For a while, the copy lies in the other buffer.
+  // Temporarily, the copy is in the other buffer.
   void swap(AlignedBuffer<float>& other) { std::swap(fp32_, other); }
   void swap(AlignedBuffer<Bf16>& other) { std::swap(bf16_, other); }
   template <typename T>

@@ -32,10 +32,10 @@ const StateArray& array_named(std::span<const StateArray> arrays, std::string_vi
 LayerState state_from_counters(const StateArray& array, std::string_view owner,
                                const std::string& context) {
   const std::vector<int64_t>& c = array.values;
-  WEFT_CHECK(c.empty() || c[0] == kStateVersion, "{}: version {}, and this weft reads {}", context,
-             c[0], kStateVersion);
+  WEFT_CHECK(c.empty() || c[0] == kStateVersion, "{}: version {}: accepted is {}", context, c[0],
+             kStateVersion);
   WEFT_CHECK(c.size() == kCounters, "{}: {} counters, not {}", context, c.size(), kCounters);
-  WEFT_CHECK(c[8] == hash_of(owner), "{}: it is of another recipe or pattern than {}", context,
+  WEFT_CHECK(c[8] == hash_of(owner), "{}: the state of another recipe or pattern than {}", context,
              owner);
   LayerState state;
   state.begun = c[1] != 0;
@@ -48,7 +48,7 @@ LayerState state_from_counters(const StateArray& array, std::string_view owner,
   state.refreshed = c[9];
   WEFT_CHECK(state.step >= 0 && state.call >= 0 && std::isfinite(state.beta) &&
                  state.refreshed >= 0 && state.refreshed <= state.step,
-             "{}: counters that no run can have", context);
+             "{}: impossible counters", context);
   return state;
 }
 
@@ -93,7 +93,7 @@ Mask mask_from(const StateArray& array, int64_t rows, int64_t cols, const std::s
   const int64_t per_row = (cols + 63) / 64;
   WEFT_CHECK(array.shape == (std::vector<int64_t>{rows, per_row}) &&
                  static_cast<int64_t>(array.values.size()) == rows * per_row,
-             "{}: words for another shape than {} x {}", context, rows, cols);
+             "{}: its shape is not {} x {}", context, rows, cols);
   Mask mask(rows, cols);
   std::memcpy(mask.row_words(0), array.values.data(), array.values.size() * sizeof(int64_t));
   if (cols % 64 != 0) {

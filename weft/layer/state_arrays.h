@@ -1,5 +1,5 @@
-// LayerState as named arrays of 64-bit integers, for whoever saves it (buffers of a module, a file);
-// and back, with everything checked that could come from a damaged file. `context` begins the message
+// LayerState as named arrays of 64-bit integers, to be saved (buffers of a module, a file); and
+// back, with everything checked that could come from a damaged file. `context` begins the message
 // of an Error.
 //
 //   mask, backward_mask      [outs, words]   bits as in Mask, the first column lowest; [0]: none

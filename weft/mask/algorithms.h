@@ -1,4 +1,4 @@
-// The algorithms behind the table in solver.cpp: one file each, its contract at the top of it.
+// The algorithms of the table in solver.cpp: one file each, its contract at the top of it.
 #pragma once
 
 #include <span>

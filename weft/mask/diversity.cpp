@@ -216,6 +216,22 @@ Diversity& Diversity::operator+=(const Diversity& other) {
   return *this;
 }
 
+Diversity::Formula Diversity::paper_formula() const {
+  const double excess = log2_transposable_paper - log2_transposable;
+  if (std::abs(excess) < 1e-6 * std::abs(log2_transposable)) return Formula::kRight;
+  return excess > 0 ? Formula::kOverCount : Formula::kUnderCount;
+}
+
+std::vector<PaperBlock> paper_blocks() {
+  std::vector<PaperBlock> blocks;
+  for (const char* text : {"1:4", "2:4", "2:8", "4:8", "5:10", "6:12", "8:16"}) {
+    const Pattern pattern = Pattern::parse(text);
+    const int64_t side = 8 % pattern.group() == 0 ? 8 : pattern.group();
+    blocks.push_back({pattern, side, diversity({side, side, 1}, pattern)});
+  }
+  return blocks;
+}
+
 Diversity diversity(const WeightShape& shape, const Pattern& pattern) {
   shape.check();
   const int group = pattern.group(), keep = pattern.keep();

@@ -16,6 +16,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "weft/core/pattern.h"
 #include "weft/core/weight_shape.h"
@@ -31,9 +32,20 @@ struct Diversity {
   int64_t weights = 0;
 
   Diversity& operator+=(const Diversity& other);
+  // Of the paper's formula against the count.
+  enum class Formula : uint8_t { kRight, kOverCount, kUnderCount };
+  Formula paper_formula() const;
 };
 
 Diversity diversity(const WeightShape& shape, const Pattern& pattern);
+
+// The table of the paper, counted: an 8 x 8 block, or one tile of a group that does not divide 8.
+struct PaperBlock {
+  Pattern pattern{2, 4};
+  int64_t side = 8;
+  Diversity counted;
+};
+std::vector<PaperBlock> paper_blocks();
 
 // A(group, keep) in decimal digits, by a recurrence over column capacities: the state is how many
 // columns still want 0, 1, 2 ... ones, and each row takes `keep` columns out of these classes.

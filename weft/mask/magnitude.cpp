@@ -4,9 +4,9 @@
 // `keep` of what is there, or all. Not transposable. Any group up to 64.
 //
 // The rank of a weight is the number of weights in its group that beat it; those of rank < keep
-// stay. Groups lie side by side in the lanes of a vector, so ranks are counted by `group` compares
-// per weight and lane, without branches: O(group) per weight. Groups of four floats stay as they
-// lie: a weight is compared with the three that come round when its group is turned.
+// stay. Groups are adjacent in the lanes of a vector, so ranks are counted by `group` compares
+// per weight and lane, without branches: O(group) per weight. Groups of four floats stay in
+// place: a weight is compared with the other three by rotating its group.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/mask/magnitude.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -178,12 +178,12 @@ bool MagnitudeOf4(MatrixView<const T> band, const Pattern& pattern, Mask& mask, 
       for (size_t c = 0; c < 64; c += lanes) {
         const T* from = band.row(r) + col + static_cast<int64_t>(c);
         const auto w = hn::BitCast(di, hn::Abs(LoadFloats(from)));
-        const auto turned1 = hn::Shuffle0321(w), turned2 = hn::Shuffle1032(w);
+        const auto rotated1 = hn::Shuffle0321(w), rotated2 = hn::Shuffle1032(w);
         const auto wins = [&](auto other, auto before) HWY_ATTR {
           return hn::VecFromMask(di, hn::Gt(other, hn::Sub(w, before)));
         };
         const auto beaten_by =  // counted in -1
-            hn::Add(hn::Add(wins(turned1, before1), wins(turned2, before2)),
+            hn::Add(hn::Add(wins(rotated1, before1), wins(rotated2, before2)),
                     wins(hn::Shuffle2103(w), before3));
         uint8_t bits[8] = {};
         hn::StoreMaskBits(di, hn::Gt(beaten_by, limit), bits);
@@ -191,7 +191,7 @@ bool MagnitudeOf4(MatrixView<const T> band, const Pattern& pattern, Mask& mask, 
         if constexpr (sizeof(T) == 4) {
           largest = hn::Max(largest, w);
         } else {
-          const auto equal = hn::Or(hn::Eq(turned1, w), hn::Eq(turned2, w));
+          const auto equal = hn::Or(hn::Eq(rotated1, w), hn::Eq(rotated2, w));
           ties = hn::Or(ties, hn::VecFromMask(di, equal));
         }
       }

@@ -113,7 +113,7 @@ struct Columns {
   VI of[4];
 };
 
-// v[k]: tiles as they lie in a row, four lanes each. Lane 4 b + k is tile b of v[k].
+// v[k]: tiles as stored in a row, four lanes each. Lane 4 b + k is tile b of v[k].
 HWY_INLINE Columns Transpose(const VI (&v)[4]) {
   const DI d;
   const hn::Repartition<int64_t, DI> d64;

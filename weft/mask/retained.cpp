@@ -1,5 +1,7 @@
 #include "weft/mask/retained.h"
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -94,6 +96,21 @@ Retained retained(const T* weights, const WeightShape& shape, const Mask& mask) 
 }
 
 template <typename T>
+Retained retained_by_largest_half(const T* weights, const WeightShape& shape) {
+  shape.check();
+  std::vector<T> magnitudes(weights, weights + shape.outs * shape.cols());
+  for (T& each : magnitudes) each = std::abs(each);
+  const auto half = magnitudes.begin() + static_cast<std::ptrdiff_t>(magnitudes.size() / 2);
+  std::nth_element(magnitudes.begin(), half, magnitudes.end(), std::greater<>());
+  Retained sum;
+  for (auto it = magnitudes.begin(); it != magnitudes.end(); ++it) {
+    sum.total += *it;
+    sum.kept += it < half ? *it : 0.0;
+  }
+  return sum;
+}
+
+template <typename T>
 double transposable_bound(const T* weights, const WeightShape& shape, const Pattern& pattern) {
   shape.check();
   const int64_t block = pattern.block();
@@ -119,6 +136,8 @@ double transposable_bound(const T* weights, const WeightShape& shape, const Patt
 
 template Retained retained(const float*, const WeightShape&, const Mask&);
 template Retained retained(const double*, const WeightShape&, const Mask&);
+template Retained retained_by_largest_half(const float*, const WeightShape&);
+template Retained retained_by_largest_half(const double*, const WeightShape&);
 template double transposable_bound(const float*, const WeightShape&, const Pattern&);
 template double transposable_bound(const double*, const WeightShape&, const Pattern&);
 

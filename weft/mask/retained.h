@@ -18,6 +18,10 @@ struct Retained {
 template <typename T>
 Retained retained(const T* weights, const WeightShape& shape, const Mask& mask);
 
+// What the largest half of the weights retains, wherever they are: no structure.
+template <typename T>
+Retained retained_by_largest_half(const T* weights, const WeightShape& shape);
+
 // An upper bound on the magnitude that any mask with at most `keep` per row and column of every
 // tile can keep, from a dual solution per tile (u, v >= 0):
 //

@@ -367,7 +367,7 @@ Mask in_row_order(const Mask& mask, std::span<const int64_t> order) {
   return moved;
 }
 
-Mask as_rows_lie(const Mask& mask, std::span<const int64_t> order) {
+Mask undo_row_order(const Mask& mask, std::span<const int64_t> order) {
   if (order.empty()) return mask;
   require_row_order(order, mask.rows(), "row order");
   Mask moved(mask.rows(), mask.cols());
@@ -385,7 +385,7 @@ Mask find_mask(const Solver& solver, const T* weights, const WeightShape& shape,
   shape.check();
   const std::vector<T> moved = in_row_order(weights, shape, order);
   try {
-    return as_rows_lie(find_mask(solver, moved.data(), shape, pattern), order);
+    return undo_row_order(find_mask(solver, moved.data(), shape, pattern), order);
   } catch (const UnusableWeightError&) {  // which names it by its place
     require_usable(MatrixView<const T>(weights, shape.outs, shape.cols()), 0);
     throw;

@@ -1,8 +1,8 @@
-// Row orders: outputs put in places so that those that share a pattern agree more.
+// Row orders: permutations of outputs, so that outputs that share a pattern are similar.
 //
 // Place p holds output order[p] (core/row_order.h). The pattern shares by
-// places (Pattern), so an order says which outputs make a cell. It is the idea of Bi-Mask (Zhang
-// 2023), which permutes outputs for the backward mask, applied to sharing. Empty: as they lie.
+// places (Pattern), so an order says which outputs form a cell. It is the idea of Bi-Mask (Zhang
+// 2023), which permutes outputs for the backward mask, applied to sharing. Empty: not permuted.
 //
 //   maximise   Σ over cells C, groups G   top-keep over i in G of  Σ over o in C |w_oi|
 //
@@ -43,7 +43,7 @@ namespace weft {
 struct RowOrderOptions {
   Rng rng{0};
   int rounds = 64;
-  std::span<const int64_t> start;  // where to begin; empty: as rows lie, or clusters if better
+  std::span<const int64_t> start;  // first order; empty: the identity, or clusters if better
 };
 
 // The identity where nothing is shared (share 1). weights: [outs, cols].
@@ -58,9 +58,9 @@ std::vector<T> in_row_order(const T* rows, const WeightShape& shape,
                             std::span<const int64_t> order);
 Mask in_row_order(const Mask& mask, std::span<const int64_t> order);
 // The reverse: row order[p] of the result is row p.
-Mask as_rows_lie(const Mask& mask, std::span<const int64_t> order);
+Mask undo_row_order(const Mask& mask, std::span<const int64_t> order);
 
-// The mask of the weights as they lie, whose places share. With an empty order find_mask itself.
+// The mask of the weights as stored, whose places share. With an empty order find_mask itself.
 template <typename T>
 Mask find_mask(const Solver& solver, const T* weights, const WeightShape& shape,
                const Pattern& pattern, std::span<const int64_t> order);

@@ -154,7 +154,7 @@ SharedSums::SharedSums(MatrixView<const T> block, const Pattern& pattern, bool t
 void SharedSums::repeat_columns(const Mask& shared, int64_t shared_row, uint64_t* to) const {
   const int group = pattern_.group(), block = pattern_.block();
   const int copies = std::min(copies_in_word(group), pattern_.share());
-  uint64_t repeat = 0;  // times a group: so many copies of it side by side
+  uint64_t repeat = 0;  // times a group: adjacent copies of it
   for (int i = 0; i < copies; ++i) repeat |= uint64_t{1} << (i * group);
   int64_t col = 0, from = 0;
   if (64 % block == 0) {  // words of whole blocks

@@ -59,7 +59,7 @@ constexpr std::array kSolvers = {
            false,
            true,
            "optimal",
-           "the common hard mask",
+           "common practice",
            {0.2, 0.2, 1.3, 1.5, 2.5, 2.5},
            magnitude_band<float>,
            magnitude_band<double>},
@@ -82,7 +82,7 @@ constexpr std::array kSolvers = {
     Solver{"greedy-keep",
            true,
            false,
-           "keeps >= 1/2 of the best",
+           "keeps >= 1/2 of the optimum",
            "Hubara 2021, the released code",
            {50, 32, 50, 64, 77, 87},
            tiles_band<greedy_keep_tile, float>,
@@ -90,7 +90,7 @@ constexpr std::array kSolvers = {
     Solver{"greedy-prune",
            true,
            false,
-           "prunes <= 2 x the least",
+           "prunes <= 2 x the optimum",
            "Hubara 2021, the text's 2-approximation",
            {30, 28, 47, 62, 75, 118},
            tiles_band<greedy_prune_tile, float>,
@@ -139,7 +139,7 @@ void solve_taps(const Solver& solver, MatrixView<const T> block, const WeightSha
       const MatrixView<const T> one(taken.data() + first * shape.ins, block.rows, shape.ins);
       solve_block(solver, one, pattern, of_taps, first);
     }
-  } catch (const UnusableWeightError&) {  // which names it as it lies in its tap
+  } catch (const UnusableWeightError&) {  // which names it as stored in its tap
     require_usable(block, first_row);
   }
   put_taps(of_taps, shape, mask, first_row);

@@ -53,7 +53,7 @@ const Solver& default_solver(bool transposable);
 // Of any group: the larger of the two times beside it.
 double nanoseconds_per_weight(const Solver& solver, int group);
 
-// weights: [shape.outs, shape.cols()], as they lie in a tensor (see WeightShape).
+// weights: [shape.outs, shape.cols()], as stored in a tensor (see WeightShape).
 // Throws UnusableWeightError at the first weight that no solver takes.
 template <typename T>
 Mask find_mask(const Solver& solver, const T* weights, const WeightShape& shape,
@@ -66,7 +66,8 @@ struct UnusableWeight {
   double value;
 };
 
-// Names the row and column in the message; who knows the tensor can name its index instead.
+// Names the row and column in the message; a caller that knows the tensor can name its index
+// instead.
 class UnusableWeightError : public Error {
  public:
   UnusableWeightError(const std::string& message, const UnusableWeight& weight)

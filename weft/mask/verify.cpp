@@ -24,7 +24,7 @@ int nth_bit(uint64_t bits, int n) {
   return std::countr_zero(bits);
 }
 
-// The matrix of one tap, turned so that groups lie along its rows.
+// The matrix of one tap, transposed if necessary so that groups run along its rows.
 struct TapMatrix {
   Mask mask;  // [outs, ins], or [ins, outs] if transposed
   bool transposed;
@@ -158,6 +158,19 @@ MostPerGroup most_per_group_in(const Mask& nonzero, const WeightShape& shape) {
 }
 MostPerGroup most_per_group_out(const Mask& nonzero, const WeightShape& shape) {
   return most_per_group(nonzero, shape, true);
+}
+
+std::vector<Pattern> tightest_patterns(const MostPerGroup& most, int64_t length) {
+  std::vector<Pattern> patterns;
+  for (size_t i = 0; i < most.size() && kReportedGroups[i] <= length; ++i) {
+    const int group = kReportedGroups[i];
+    bool implied = most[i] >= group;
+    for (size_t j = 0; j < i; ++j) {
+      implied |= most[j] * (group / kReportedGroups[j]) <= most[i];
+    }
+    if (!implied) patterns.emplace_back(std::max(1, most[i]), group);
+  }
+  return patterns;
 }
 
 }  // namespace weft

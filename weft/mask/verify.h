@@ -9,6 +9,7 @@
 #include <compare>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "weft/core/mask.h"
 #include "weft/core/pattern.h"
@@ -48,7 +49,7 @@ GroupCount count_groups_in(const Mask& nonzero, const WeightShape& shape, const 
 GroupCount count_groups_out(const Mask& nonzero, const WeightShape& shape, const Pattern& pattern,
                             std::span<const int64_t> order);
 
-// The group sizes of which `weft info` reports the tightest pattern.
+// The group sizes for which inspect_checkpoint (`weft info`) reports the tightest pattern.
 inline constexpr std::array<int, 6> kReportedGroups = {2, 4, 8, 16, 32, 64};
 
 // The most non-zeros in any group of kReportedGroups[i], along inputs or along outputs. A band must
@@ -56,5 +57,9 @@ inline constexpr std::array<int, 6> kReportedGroups = {2, 4, 8, 16, 32, 64};
 using MostPerGroup = std::array<int, kReportedGroups.size()>;
 MostPerGroup most_per_group_in(const Mask& nonzero, const WeightShape& shape);
 MostPerGroup most_per_group_out(const Mask& nonzero, const WeightShape& shape);
+
+// The tightest pattern of each reported group size up to `length`, the size of the matrix along the
+// axis, without those that a smaller group implies: 2:4 implies 4:8.
+std::vector<Pattern> tightest_patterns(const MostPerGroup& most, int64_t length);
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-// What is zero stays zero: the part of a mask that lies within the non-zero weights.
+// Zeros stay zero: the part of a mask within the non-zero weights.
 //
 //   found ∧ (w ≠ 0), and in a tile that obeys the pattern along both axes already, w ≠ 0 itself
 //

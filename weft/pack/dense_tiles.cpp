@@ -37,7 +37,7 @@ void fill_from_depth(const T* from, const TileSource& at, Bf16* to) {
   }
 }
 
-// A column at a time, which lies along a row of the matrix: its pairs are whole already.
+// A column at a time, which is a row of the matrix: its pairs are complete already.
 template <typename T>
 void fill_from_columns(const T* from, const TileSource& at, Bf16* to) {
   for (int64_t c = 0; c < at.cols; ++c) {

@@ -3,7 +3,7 @@
 //
 //   [cols / 32, depth / 32, 2 tiles, 16 pairs, 16 columns, 2]     zeros past the edges
 //
-// Two numbers that follow each other in depth lie side by side. A block of 32 columns lies
+// Two numbers that follow each other in depth are adjacent. A block of 32 columns lies
 // together, so that a product reads it from one end to the other. Cost: one pass.
 #pragma once
 

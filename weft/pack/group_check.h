@@ -15,7 +15,7 @@ struct CrowdedGroup {
   int64_t last_col;
 };
 
-// The first group, row by row, that keeps more than pattern.keep(). Groups begin anew after every
+// The first group, row by row, that keeps more than pattern.keep(). Groups restart after every
 // `segment` columns.
 std::optional<CrowdedGroup> crowded_group(const Mask& mask, const Pattern& pattern,
                                           int64_t segment);

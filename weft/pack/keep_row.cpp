@@ -83,7 +83,7 @@ class Keeper {
   }
 
 #if HWY_TARGET != HWY_SCALAR
-  // 64 columns, kLanes at a time; up to kLanes entries behind the last are overwritten.
+  // 64 columns, kLanes at a time; up to kLanes entries past the last are overwritten.
   HWY_INLINE void TakeWord(int64_t k, uint64_t bits) {
     const hn::Rebind<uint8_t, D> d8;
     const hn::Rebind<uint16_t, D> d16;

@@ -13,10 +13,10 @@ struct KeepRow {
   int64_t row = 0;
   int64_t begin = 0;
   int64_t count = 0;
-  // Column begin + k, if it is kept, has offset k * step. Null: nobody asks for them.
+  // Column begin + k, if it is kept, has offset k * step. Null: not needed.
   uint16_t* offsets = nullptr;
   int64_t step = 0;
-  // Entries that may be written: behind those that are kept, anything.
+  // Entries that may be written; slots past the kept entries may hold anything.
   int64_t room = 0;
 };
 

@@ -8,11 +8,11 @@ std::string obstacle_text(PackObstacle obstacle, const TensorInfo& tensor,
                           const std::optional<Pattern>& promised) {
   switch (obstacle) {
     case PackObstacle::kDtype:
-      return fmt::format("dtype {}: packed are F32, F16 and BF16", dtype_name(tensor.dtype));
+      return fmt::format("dtype {}: accepted are F32, F16 and BF16", dtype_name(tensor.dtype));
     case PackObstacle::kAlongOutputs: return "sparse along outputs only";
     case PackObstacle::kNotTwoOfFour:
       return fmt::format("{} is not 2:4", promised ? promised->str() : "the pattern");
-    case PackObstacle::kTransposed: return "stored [ins, outs], which the format has no word for";
+    case PackObstacle::kTransposed: return "stored [ins, outs], which the format cannot record";
     case PackObstacle::kName: return "sparse-24-bitmask takes names that end in '.weight'";
     case PackObstacle::kDimensions: return "sparse-24-bitmask takes 2 dimensions";
     case PackObstacle::kColumns:

@@ -36,7 +36,7 @@ struct PanelOptions {
   Precision value_type = Precision::kFp32;
   bool ragged = false;
   int64_t segment = 0;  // 0: the whole depth
-  // Of pack_panels only; empty: as rows lie. Read while packing.
+  // Of pack_panels only; empty: not permuted. Read while packing.
   std::span<const int64_t> row_order = {};
   // Values in fp32, but rounded to bf16 as they are packed: for products of bf16 operands in fp32
   // arithmetic, which would expand values of bf16 again and again.
@@ -54,9 +54,9 @@ PackedMatrix pack_panels_transposed(MatrixView<const float> w, const Mask& mask,
 PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options,
                                       PackedMatrix reuse = {});
 
-// A gradient, however it lies: element (image, position, out) at
+// A gradient of any layout: element (image, position, out) at
 // data[image * image_step + position * position_step + out * out_step]. Its tokens are the
-// positions of one image after the other; groups of tokens begin anew with every image.
+// positions of one image after the other; groups of tokens restart with every image.
 struct Gradient {
   const float* data = nullptr;
   int64_t images = 1;
@@ -77,7 +77,7 @@ struct Gradient {
 //
 // With `rounding` the kept values are rounded to FP8, with a scale from their maximum.
 //
-// Cost: one pass over g, and a second look at groups that lie across the end of a panel (none if
+// Cost: one pass over g, and a second look at groups that span two panels (none if
 // panels hold whole groups, as tile_for sees to, and so do images); beside the pack a tile per
 // thread.
 PackedMatrix pack_gradient_sampled(const Gradient& g, const SampleOptions& options, PackTile tile,
@@ -105,7 +105,7 @@ struct Unpacked {
 };
 Unpacked unpack(const PackedMatrix& packed);
 
-// [outs, ins, taps] -> [outs, taps, ins], so that the inputs of one tap lie side by side.
+// [outs, ins, taps] -> [outs, taps, ins], so that the inputs of one tap are adjacent.
 struct TapMajor {
   std::vector<float> weights;  // [outs, taps * ins]
   Mask mask;

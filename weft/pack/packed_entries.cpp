@@ -24,13 +24,13 @@ PackedEntry parse_entry(const Json& entry, const std::string& what) {
   const std::string dtype_text = text_member_of(entry, "dtype", what);
   const auto dtype = parse_dtype(dtype_text);
   WEFT_CHECK(dtype && *dtype != Dtype::kF64 && is_weight_dtype(*dtype),
-             "{}: dtype {}: packed are F32, F16 and BF16", what, printable(dtype_text, 40));
+             "{}: dtype {}: accepted are F32, F16 and BF16", what, printable(dtype_text, 40));
   const Json& bits = member_of(entry, "index_bits", what);
   WEFT_CHECK(bits == 1 || bits == 2 || bits == 4 || bits == 8,
              "{}: index_bits {}: accepted are 1, 2, 4 and 8", what, printable(bits.dump(), 40));
   const bool has_transposed = entry.contains("transposed");
   WEFT_CHECK(entry.size() == (has_transposed ? 5 : 4),
-             "{}: {} fields where pattern, dtype, shape, index_bits and transposed are known", what,
+             "{}: {} fields: accepted are pattern, dtype, shape, index_bits and transposed", what,
              entry.size());
   WEFT_CHECK(!has_transposed || entry.at("transposed").is_boolean(),
              "{}: 'transposed' is {}: accepted is true or false", what,
@@ -59,7 +59,7 @@ PackedEntries packed_entries_from(const Metadata& metadata, const std::string& f
   const std::string what = fmt::format("{}: {}", file, kPackedKey);
   const std::optional<Json> document = read_tensor_entries(metadata, kPackedKey, what);
   if (!document) return entries;
-  WEFT_CHECK(document->size() == 2, "{}: {} fields where version and tensors are known", what,
+  WEFT_CHECK(document->size() == 2, "{}: {} fields: accepted are version and tensors", what,
              document->size());
   for (const auto& [name, entry] : document->at("tensors").members()) {
     entries.emplace(name,

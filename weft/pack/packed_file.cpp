@@ -120,7 +120,8 @@ void PackedCheckpoint::find_weft_tensors() {
     for (const auto& [name, entry] : entries) {
       const std::string what =
           fmt::format("{}: {}: tensor '{}'", file, kPackedKey, printable(name));
-      WEFT_CHECK(!names.contains(name), "{}: it is packed, but stands in the checkpoint too", what);
+      WEFT_CHECK(!names.contains(name), "{}: it is packed, but the checkpoint has it unpacked too",
+                 what);
       PackHeader header;
       TensorInfo info;
       try {
@@ -163,7 +164,8 @@ void PackedCheckpoint::find_bitmask24_tensors() {
     int64_t sizes[2] = {};
     checkpoint_.read(*shape, 0, std::as_writable_bytes(std::span(sizes)));
     const std::string weight = prefix + "weight";
-    WEFT_CHECK(!names.contains(weight), "{}: tensor '{}' is packed, but stands there too", what,
+    WEFT_CHECK(!names.contains(weight),
+               "{}: tensor '{}' is packed, but the file has it unpacked too", what,
                printable(weight));
     const TensorInfo dense{weight, compressed->info.dtype, {sizes[0], sizes[1]}, 0, 0};
     const auto refuse = [&](const std::string& problem) {

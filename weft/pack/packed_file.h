@@ -6,7 +6,7 @@
 //   sparse-24-bitmask   <name>.shape, .compressed, .bitmask (bitmask24.h)
 //
 // The two tensors of the weft format are the indices and values of a stream pack (packed_matrix.h)
-// of the [outs, taps * ins] weights in order of tap, groups beginning anew with every tap. Every
+// of the [outs, taps * ins] weights in order of tap, groups restarting with every tap. Every
 // group is full: besides the non-zero weights of a group, zeros are kept until it has `keep`,
 // negative ones first, then from the left. A weight that is stored [ins, outs] is packed as
 // [outs, ins], and its entry says so. So the sizes of all tensors are known before a weight is
@@ -72,7 +72,7 @@ class PackedCheckpoint {
   // stored: fp32, or bf16 if it is stored so.
   PackedMatrix matrix(const LogicalTensor& tensor) const;
 
-  // The file that the tensor lies in, for messages.
+  // The file of the tensor, for messages.
   std::string file_of(const LogicalTensor& tensor) const;
 
   // The layout of the checkpoint without packed tensors.
@@ -102,8 +102,8 @@ bool can_store(Dtype weights, Dtype values);
 std::optional<PackObstacle> packing_obstacle(const StoredWeight& weight, PackedFormat format);
 
 // The layout of a checkpoint with these tensors packed. `pruned`: promises for tensors that are
-// made sparse on the way; without one for any of its tensors, a file keeps its weft.sparsity as it is.
-// Throws Error if a name is taken, or if the checkpoint is packed already.
+// made sparse on the way; without one for any of its tensors, a file keeps its weft.sparsity as it
+// is. Throws Error if a name is taken, or if the checkpoint is packed already.
 CheckpointLayout packed_layout(const Checkpoint& checkpoint,
                                const std::map<std::string, PackChoice>& chosen, PackedFormat format,
                                const Sparsity& pruned = {});

@@ -78,7 +78,7 @@ int64_t count_outside(const Mask& mask, const Mask& other) {
   return count;
 }
 
-// The indices of a stream pack, as they lie in a file.
+// The indices of a stream pack, as stored in a file.
 std::vector<std::byte> indices_of(const PackedMatrix& packed) {
   const PackSections parts = sections_of(packed.header());
   const auto bytes = packed.bytes().subspan(parts.indices, parts.indices_end - parts.indices);
@@ -120,7 +120,7 @@ CheckpointLayout packed_layout(const Checkpoint& checkpoint,
         shard.tensors.push_back(tensor);
         continue;
       }
-      // Parts of single bytes go last, so that all others lie on multiples of their elements.
+      // Parts of single bytes go last, so that all others are aligned to their elements.
       if (format == PackedFormat::kBitmask24) {
         const std::vector<TensorInfo> parts = bitmask24_tensors(tensor);
         shard.tensors.insert(shard.tensors.end(), {parts[0], parts[1]});
@@ -200,8 +200,8 @@ std::vector<StoredPart> pack_tensor(const TensorInfo& tensor, std::span<const st
   if (shape.taps == 1) {
     packed = pack_stream({weights.data(), shape.outs, shape.cols()}, mask, choice.pattern, type);
   } else {
-    const TapMajor turned = tap_major(weights.data(), mask, shape);
-    packed = pack_stream({turned.weights.data(), shape.outs, shape.cols()}, turned.mask,
+    const TapMajor by_tap = tap_major(weights.data(), mask, shape);
+    packed = pack_stream({by_tap.weights.data(), shape.outs, shape.cols()}, by_tap.mask,
                          choice.pattern, type, expected.segment);
   }
   WEFT_CHECK(packed.header().index_bits == expected.index_bits,

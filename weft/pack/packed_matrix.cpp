@@ -77,8 +77,8 @@ void check_tiles(const PackHeader& h) {
              h.tile_depth, h.tile_width, kTileColumns);
   WEFT_CHECK(h.value_type == Precision::kBf16 && h.share >= kTileRows,
              "packed matrix: tiles hold bf16 values that at least {} rows share", kTileRows);
-  WEFT_CHECK(h.entries % kTileEntries == 0, "packed matrix: {} entries are no whole tiles",
-             h.entries);
+  WEFT_CHECK(h.entries % kTileEntries == 0,
+             "packed matrix: {} entries are not a multiple of a tile", h.entries);
 }
 
 PackSections panel_sections(const PackHeader& h) {
@@ -121,8 +121,7 @@ PackSections stream_sections(const PackHeader& h) {
   WEFT_CHECK(!__builtin_mul_overflow(blocks, group_count(h), &slots) &&
                  !__builtin_mul_overflow(slots, int64_t{h.keep} * kStreamRows, &slots),
              "packed matrix of {} x {} overflows", h.rows, h.depth);
-  WEFT_CHECK(h.entries == slots, "packed matrix: {} slots where its shape has {}", h.entries,
-             slots);
+  WEFT_CHECK(h.entries == slots, "packed matrix: {} slots, but its shape has {}", h.entries, slots);
   PackSections s;
   size_t end = sizeof(PackHeader);
   s.indices = add_part(end, slots / 8 * bits, 1);  // sixteen rows: whole bytes
@@ -178,7 +177,7 @@ void check_starts_and_order(const CellView& view, int64_t entries) {
              view.starts[slots], entries);
   if (view.order == nullptr) return;
   WEFT_CHECK(is_row_order(std::vector<int64_t>(view.order, view.order + view.rows), view.rows),
-             "packed matrix: its order of {} rows does not hold each of them once", view.rows);
+             "packed matrix: its row order is not a permutation of {} rows", view.rows);
 }
 
 PackedMatrix PackedMatrix::allocate(const PackHeader& header, PackedMatrix reuse) {
@@ -200,13 +199,12 @@ PackedMatrix PackedMatrix::from_bytes(std::span<const std::byte> bytes) {
   PackHeader header;
   std::memcpy(&header, bytes.data(), sizeof(header));
   const PackSections parts = sections_of(header);
-  WEFT_CHECK(bytes.size() == parts.end, "packed matrix: {} bytes where its header asks for {}",
+  WEFT_CHECK(bytes.size() == parts.end, "packed matrix: {} bytes, but its header asks for {}",
              bytes.size(), parts.end);
   PackedMatrix packed = allocate(header, {});
   for (const auto& [begin, end] : gaps(header, parts)) {
     for (size_t i = begin; i < end; ++i) {
-      WEFT_CHECK(bytes[i] == std::byte{0}, "packed matrix: byte {} lies between parts and is not 0",
-                 i);
+      WEFT_CHECK(bytes[i] == std::byte{0}, "packed matrix: padding byte {} is not 0", i);
     }
   }
   std::memcpy(packed.buffer_.data(), bytes.data(), bytes.size());

@@ -17,9 +17,8 @@
 //           up with entries that multiply a row of zeros: 32 row numbers, and for every 16 sharing
 //           rows a tile of [16 rows, 32 entries].
 //
-// Rows of a panel or tile pack may stand in an order of their own (mask/row_order.h), which lies
-// behind the values: place p holds row order[p]. Products undo it as they store rows; whoever
-// multiplies or unpacks sees rows as they were.
+// Rows of a panel or tile pack may be permuted (mask/row_order.h); the order is stored after the
+// values: place p holds row order[p]. Products and unpack undo the permutation.
 //
 // A value that the mask does not keep is not there: it cannot turn a NaN of the other operand into
 // a NaN of the product. Immutable once packed.
@@ -70,9 +69,8 @@ struct PackHeader {
   uint8_t zero1[3] = {};
   int64_t rows = 0;
   int64_t depth = 0;
-  int64_t segment =
-      0;  // groups begin anew after this many (the inputs of one tap of a convolution)
-  int64_t entries = 0;  // of which each has `share` values (panel, tile) or one (stream)
+  int64_t segment = 0;  // groups restart after this many (the inputs of one tap of a convolution)
+  int64_t entries = 0;  // each with `share` values (panel, tile) or one (stream)
   uint8_t zero2[64] = {};
 };
 static_assert(sizeof(PackHeader) == 128);
@@ -89,10 +87,10 @@ struct CellView {
   PackTile tile;
   const uint32_t* starts = nullptr;   // [panels * cells + 1]: first entry of a cell in a panel
   const uint16_t* offsets = nullptr;  // [entries]
-  const int32_t* order = nullptr;     // [rows]: the row in each place; null: as they lie
+  const int32_t* order = nullptr;     // [rows]: the row in each place; null: not permuted
 
   // The first row (place, if there is an order) of a cell; its other members follow every
-  // row_stride rows, and may lie past the last row when the last block is cut short.
+  // row_stride rows, and may be past the last row when the last block is cut short.
   int64_t first_row(int64_t cell) const {
     return share == 1 ? cell : cell / row_stride * share * row_stride + cell % row_stride;
   }
@@ -113,7 +111,7 @@ struct TileView : CellView {
   }
 };
 
-// Rows that lie side by side in the stream layout.
+// Rows that are adjacent in the stream layout.
 constexpr int kStreamRows = 16;
 
 struct StreamView {

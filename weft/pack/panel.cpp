@@ -23,7 +23,7 @@
 namespace weft {
 namespace {
 
-// Rows of the packed matrix, of which `mask` holds those from `first` on.
+// Rows of the packed matrix; `mask` holds those from `first` on.
 struct MaskRows {
   const Mask& mask;
   int64_t first = 0;
@@ -33,7 +33,8 @@ struct MaskRows {
   }
 };
 
-// Where the weights lie: element (row, k) at data[(row - first_row) * row_step + k * depth_step].
+// The layout of the weights: element (row, k) at data[(row - first_row) * row_step + k *
+// depth_step].
 struct Weights {
   const float* data;
   int64_t row_step;
@@ -63,14 +64,14 @@ class PanelPacker : public PanelLayout {
   void fill(const MaskRows& mask, const Weights& weights, int64_t item,
             PackedMatrix& packed) const {
     const bool transposed = weights.depth_step != 1;
-    const int64_t cells_at_once = transposed ? cells_turned_at_once() : cells_per_item();
+    const int64_t cells_at_once = transposed ? cells_transposed_at_once() : cells_per_item();
     for (int64_t p = 0; p < panels_; ++p) {
       Weights in_panel = weights;
       in_panel.data += panel_begin(p) * weights.depth_step;
       const int64_t end = starts_[slot(p, item_end(item))];
       for (int64_t cell = item_begin(item); cell < item_end(item); cell += cells_at_once) {
         const Cells cells{p, cell, std::min(item_end(item), cell + cells_at_once), end};
-        fill_cells(mask, transposed ? turned(in_panel, cells) : in_panel, cells, packed);
+        fill_cells(mask, transposed ? transposed_cells(in_panel, cells) : in_panel, cells, packed);
       }
     }
   }
@@ -79,7 +80,7 @@ class PanelPacker : public PanelLayout {
   struct Cells {
     int64_t panel;
     int64_t begin, end;
-    int64_t entries_end;  // from here on entries are somebody else's
+    int64_t entries_end;  // entries from here on belong to another work item
   };
 
   size_t slot(int64_t panel, int64_t cell) const {
@@ -93,7 +94,7 @@ class PanelPacker : public PanelLayout {
   // Whole lines of a transposed operand, and whole blocks of sharing rows: at most 2048 of them, so
   // a thread keeps at most 8.5 MB. AMD Zen 3, one thread, least of many, 32, 64, 128, 256 rows:
   // 4096 x 1024 at 2:4 5.6, 5.3, 4.8, 4.4 ms.
-  int64_t cells_turned_at_once() const {
+  int64_t cells_transposed_at_once() const {
     constexpr int64_t kRows = 128;
     const int64_t group = header_.group, share = header_.share;
     return share == 1 ? kRows : group * std::max<int64_t>(1, kRows / (group * share));
@@ -109,7 +110,7 @@ class PanelPacker : public PanelLayout {
   }
 
   // What the cells need of a transposed operand, row by row.
-  Weights turned(const Weights& in_panel, const Cells& cells) const {
+  Weights transposed_cells(const Weights& in_panel, const Cells& cells) const {
     thread_local AlignedBuffer<float> rows;
     const int64_t first = members(cells.begin).first_row;
     int64_t last = first;
@@ -188,7 +189,7 @@ class PanelPacker : public PanelLayout {
     for (int64_t m = 0; m < header_.share; ++m) {
       if (m < rows.count) {
         keep_row(keep, row_of(in_panel, rows, m), kept.data() + m * stride);
-      } else {  // past the last row: nobody looks at the product
+      } else {  // past the last row: the product is not used
         std::fill_n(kept.data() + m * stride, count, 0.0f);
       }
       keep.offsets = nullptr;  // they are the same for all
@@ -197,7 +198,7 @@ class PanelPacker : public PanelLayout {
     return kept.data();
   }
 
-  std::span<const int64_t> row_order_;  // weights then lie row by row: depth_step is 1
+  std::span<const int64_t> row_order_;  // weights are then row-major: depth_step is 1
   bool rounded_;
 };
 
@@ -207,7 +208,7 @@ void put_order(std::span<const int64_t> order, PackedMatrix& packed) {
   for (const int64_t row : order) *to++ = static_cast<int32_t>(row);
 }
 
-// mask: [rows, depth] of the packed matrix, whichever way its weights lie.
+// mask: [rows, depth] of the packed matrix, whatever the layout of its weights.
 PackedMatrix pack_masked(const Weights& weights, const Mask& mask, const PanelOptions& options,
                          PackedMatrix reuse) {
   const PackHeader header = panel_header(mask.rows(), mask.cols(), options);
@@ -247,16 +248,16 @@ PackedMatrix pack_panels(MatrixView<const float> w, const Mask& mask, const Pane
 PackedMatrix pack_panels_transposed(MatrixView<const float> w, const Mask& mask,
                                     const PanelOptions& options, PackedMatrix reuse) {
   check_sizes(w, mask);
-  WEFT_CHECK(options.row_order.empty(), "a transposed pack takes no order of its rows");
-  // The mask alone is turned: one bit per weight.
+  WEFT_CHECK(options.row_order.empty(), "a transposed pack takes no row order");
+  // Only the mask is transposed: one bit per weight.
   return pack_masked({w.data, 1, w.row_stride}, mask.transposed(), options, std::move(reuse));
 }
 
 PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options,
                                       PackedMatrix reuse) {
-  WEFT_CHECK(!options.ragged, "by magnitude every row is {}: it cannot be ragged",
+  WEFT_CHECK(!options.ragged, "a pack by magnitude is {} in every row: it cannot be ragged",
              options.pattern.str());
-  WEFT_CHECK(options.row_order.empty(), "a pack by magnitude takes no order of its rows");
+  WEFT_CHECK(options.row_order.empty(), "a pack by magnitude takes no row order");
   const PackHeader header = panel_header(w.rows, w.cols, options);
   PanelPacker packer(header, options);
   // Every group will be full: if panels hold whole groups, the starts are known, and the mask of a

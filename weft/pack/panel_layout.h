@@ -1,4 +1,4 @@
-// Where the entries of a panel pack go, for those who make one.
+// The positions of the entries of a panel pack, for packers.
 //
 // `starts`, the first entry of every cell in every panel, is what must be known first: every cell
 // is counted, or every group is said to be full. Then the buffer is made, and the cells are filled

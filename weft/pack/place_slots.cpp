@@ -32,9 +32,9 @@ struct FourCells {
   V of[4];  // in each as many rows as it has lanes, in order
 };
 
-// from: rows, of which four columns are turned.
+// Transposes four columns of the rows at `from`.
 template <class D>
-HWY_INLINE FourCells<hn::VFromD<D>> Turn(D d, const hn::TFromD<D>* from, int64_t stride) {
+HWY_INLINE FourCells<hn::VFromD<D>> Transpose(D d, const hn::TFromD<D>* from, int64_t stride) {
   const hn::RepartitionToWide<D> wide;
   const auto row0 = LoadRows(d, from, stride), row1 = LoadRows(d, from + stride, stride);
   const auto row2 = LoadRows(d, from + 2 * stride, stride);
@@ -55,9 +55,9 @@ HWY_INLINE int64_t PlaceValues(const PlaceJob& job, int64_t cell, int64_t cells,
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t row = 0;
   for (; row + lanes <= rows; row += lanes) {
-    const auto turned = Turn(d, job.values + row * job.stride + cell, job.stride);
+    const auto columns = Transpose(d, job.values + row * job.stride + cell, job.stride);
     for (int64_t k = 0; k < cells; ++k) {
-      hn::StoreU(turned.of[k], d, job.to + int64_t{job.next[cell + k]} * job.share + row);
+      hn::StoreU(columns.of[k], d, job.to + int64_t{job.next[cell + k]} * job.share + row);
     }
   }
   return row;
@@ -69,10 +69,10 @@ HWY_INLINE int64_t PlaceOffsets(const PlaceJob& job, int64_t cell, int64_t cells
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t slot = 0;
   for (; slot + lanes <= job.slots; slot += lanes) {
-    const auto turned = Turn(d, job.indices + slot * job.stride + cell, job.stride);
+    const auto columns = Transpose(d, job.indices + slot * job.stride + cell, job.stride);
     for (int64_t k = 0; k < cells; ++k) {
       const auto offset =
-          hn::Add(hn::Mul(turned.of[k], hn::Set(d, job.line)), hn::Set(d, job.base));
+          hn::Add(hn::Mul(columns.of[k], hn::Set(d, job.line)), hn::Set(d, job.base));
       hn::StoreU(hn::DemoteTo(narrow, offset), narrow, job.offsets + job.next[cell + k] + slot);
     }
   }

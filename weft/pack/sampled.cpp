@@ -23,7 +23,7 @@ class SampledPacker : public PanelLayout {
   SampledPacker(const PackHeader& header, const Gradient& g, const SampleOptions& options)
       : PanelLayout(header), g_(g), options_(options), chunk_(tile_tokens(header)) {}
 
-  // Every group is full, so only those that lie across the end of a panel must be sampled to know
+  // Every group is full, so only those that span two panels must be sampled to know
   // what is in each.
   void count(int64_t item) {
     const int64_t cells = sampled_cells(outs_of(item), options_.pattern);
@@ -55,12 +55,12 @@ class SampledPacker : public PanelLayout {
     to.values = reinterpret_cast<float*>(packed.mutable_bytes().data() + parts.values);
     to.next.resize(static_cast<size_t>(item_end(item) - to.first));
     to.panels.resize(to.next.size(), -1);
-    AlignedBuffer<float> turned;
+    AlignedBuffer<float> transposed;
     KeptSample sample(options_.pattern, std::min(chunk_, g_.positions), outs_of(item));
     for (int64_t image = 0; image < g_.images; ++image) {
       for (int64_t first = 0; first < g_.positions; first += chunk_) {
         const int64_t tokens = std::min(chunk_, g_.positions - first);
-        sample.draw(tile(item, image, first, tokens, turned), options_at(item, image, first),
+        sample.draw(tile(item, image, first, tokens, transposed), options_at(item, image, first),
                     tile_after(item, image, first));
         place(image * g_.positions + first, tokens, sample, to);
       }
@@ -79,7 +79,7 @@ class SampledPacker : public PanelLayout {
 
   struct Scratch {
     AlignedBuffer<float> scales;
-    AlignedBuffer<float> turned;
+    AlignedBuffer<float> transposed;
   };
 
   // Whole draws of random numbers, of 4 groups. With AVX2 (AMD Zen 3) and 64 cells, ns per entry
@@ -138,7 +138,7 @@ class SampledPacker : public PanelLayout {
     }
   }
 
-  // Slots of a group that lies in more than one.
+  // Slots of a group that spans more than one.
   void place_across(int64_t depth, int64_t slot, int64_t end, const KeptSample& sample,
                     Cells& to) const {
     const int64_t stride = sample.stride(), share = header_.share;
@@ -173,8 +173,8 @@ class SampledPacker : public PanelLayout {
     const int64_t cells = sampled_cells(outs_of(item), options_.pattern);
     scratch.scales.reserve(static_cast<size_t>(tokens * cells));
     const MatrixView<float> scales(scratch.scales.data(), tokens, cells);
-    sample_cells(tile(item, image, first, tokens, scratch.turned), options_at(item, image, first),
-                 scales);
+    sample_cells(tile(item, image, first, tokens, scratch.transposed),
+                 options_at(item, image, first), scales);
     for (int64_t t = 0; t < tokens; ++t) {
       const int64_t panel = (image * g_.positions + first + t) / header_.tile_depth;
       uint32_t* counts = starts_.data() + panel * cells_ + item_begin(item);
@@ -182,24 +182,24 @@ class SampledPacker : public PanelLayout {
     }
   }
 
-  // [tokens, outs] of the gradient; copied if it lies the other way round.
+  // [tokens, outs] of the gradient; copied if it is stored transposed.
   MatrixView<const float> tile(int64_t item, int64_t image, int64_t first_token, int64_t tokens,
-                               AlignedBuffer<float>& turned) const {
+                               AlignedBuffer<float>& transposed) const {
     const int64_t outs = outs_of(item);
     const float* from = g_.data + image * g_.image_step + first_token * g_.position_step +
                         first_out_of(item) * g_.out_step;
     if (g_.out_step == 1) return {from, tokens, outs, std::max(outs, g_.position_step)};
     const int64_t stride = outs + 4;  // no power of two
-    turned.reserve(static_cast<size_t>(tokens * stride));
+    transposed.reserve(static_cast<size_t>(tokens * stride));
     for (int64_t o = 0; o < outs; ++o) {
       for (int64_t t = 0; t < tokens; ++t) {
-        turned.data()[t * stride + o] = from[o * g_.out_step + t * g_.position_step];
+        transposed.data()[t * stride + o] = from[o * g_.out_step + t * g_.position_step];
       }
     }
-    return {turned.data(), tokens, outs, stride};
+    return {transposed.data(), tokens, outs, stride};
   }
 
-  // What the tile after this one will read of the image; nothing of a gradient that is turned.
+  // What the tile after this one will read of the image; nothing for a gradient that is transposed.
   MatrixView<const float> tile_after(int64_t item, int64_t image, int64_t first_token) const {
     const int64_t next = first_token + chunk_;
     if (g_.out_step != 1 || next >= g_.positions) return {};
@@ -289,7 +289,7 @@ void round_packed_to_bf16(std::span<PackedMatrix> packed) {
   for (PackedMatrix& one : packed) {
     WEFT_CHECK(one.layout() == PackLayout::kPanel && one.value_type() == Precision::kFp32 &&
                    !one.ordered(),
-               "only panel packs of floats, with rows as they lie, are rounded to bf16");
+               "only panel packs of floats without a row order are rounded to bf16");
     round_values(values_of(one));
   }
 }

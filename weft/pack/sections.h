@@ -1,4 +1,4 @@
-// Where the parts of a packed buffer lie. The only place that knows.
+// Offsets of the parts of a packed buffer. The only place that knows them.
 #pragma once
 
 #include "weft/pack/packed_matrix.h"
@@ -22,7 +22,7 @@ PackSections sections_of(const PackHeader& header);
 
 int64_t panel_count(const PackHeader& header);
 int64_t cell_count(const PackHeader& header);
-// Groups in a row of the matrix: they begin anew with every segment.
+// Groups in a row of the matrix: they restart with every segment.
 int64_t group_count(const PackHeader& header);
 
 // Bits of an index of the stream layout: the fewest that hold 0 ... group - 1, and also `group`,

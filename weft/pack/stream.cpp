@@ -54,7 +54,7 @@ class StreamPacker {
                  sections_of(packed.header()).indices),
         values_(packed.mutable_bytes().data() + sections_of(packed.header()).values) {}
 
-  // mask: row `first` of the matrix and those behind it.
+  // mask: row `first` of the matrix and those after it.
   void fill_block(int64_t block, const Mask& mask, int64_t first) const {
     if (view_.value_type == Precision::kFp32) {
       fill_as<float>(block, mask, first, [](float value) { return value; });
@@ -229,7 +229,7 @@ void check_stream_contents(const PackedMatrix& packed) {
   require_sharing(mask, packed.pattern());
   const bool full = every_group_is_full(mask, packed.pattern(), view.segment);
   WEFT_CHECK(view.full == full && view.index_bits == stream_index_bits(view.group, full),
-             "packed matrix: {} index bits and full {} where its mask has {} and {}",
+             "packed matrix: {} index bits and full {}, but its mask has {} and {}",
              view.index_bits, view.full, stream_index_bits(view.group, full), full);
 }
 

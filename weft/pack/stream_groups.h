@@ -1,6 +1,6 @@
 // Walking through the stream layout: for packing, unpacking and checking, not for products.
 //
-// Sixteen rows of a matrix often lie a power of two apart, in the same few sets of the cache. So
+// Sixteen rows of a matrix are often a power of two apart, in the same few sets of the cache. So
 // that every line of them is fetched once, work goes window by window (whole groups, up to 64
 // columns), and within a window row by row.
 #pragma once

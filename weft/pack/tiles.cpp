@@ -10,14 +10,14 @@
 #include "weft/core/parallel.h"
 #include "weft/pack/group_check.h"
 #include "weft/pack/sections.h"
-#include "weft/pack/turn_bf16.h"
+#include "weft/pack/transpose_bf16.h"
 
 namespace weft {
 namespace {
 
 constexpr int64_t kTileValues = int64_t{kTileRows} * kTileEntries;
 
-// The values of an entry as bf16: as they lie, or rounded into `room`.
+// The values of an entry as bf16: as stored, or rounded into `room`.
 const Bf16* as_bf16(const Bf16* values, int, Bf16*) { return values; }
 const Bf16* as_bf16(const float* values, int share, Bf16* room) {
   for (int m = 0; m < share; ++m) room[m] = to_bf16(values[m]);
@@ -55,7 +55,7 @@ struct CellTiles {
       }
       for (int block = 0; block < share / kTileRows; ++block) {
         Bf16* tile = to_values + first * share + block * kTileValues;
-        turn_eight(rows, kTileRows, tile + eight, kTileEntries);
+        transpose_eight(rows, kTileRows, tile + eight, kTileEntries);
         for (const Bf16*& row : rows) row += kTileRows;
       }
     }
@@ -150,7 +150,7 @@ void check_tile_contents(const PackedMatrix& packed) {
       if (filling) {
         for (int m = 0; m < view.share; ++m) {
           WEFT_CHECK(view.value(e, m).bits == 0,
-                     "packed matrix: entry {} only fills a tile, and its values are not 0", e);
+                     "packed matrix: padding entry {} of a tile has values that are not 0", e);
         }
       }
       last = k;

@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "weft/core/error.h"
-#include "weft/core/json.h"
-#include "weft/core/text.h"
 #include "weft/kernel/stream/stream.h"
 #include "weft/kernel/tile/tile_unit.h"
 #include "weft/pack/tiles.h"
@@ -90,8 +88,8 @@ bool has_stream(const std::vector<Arithmetic>& all) {
   return std::any_of(all.begin(), all.end(), [](const Arithmetic& one) { return one.stream; });
 }
 
-// While nothing is decided, sparse results count: their kernels are weft's own, and compute the same
-// for any number of threads.
+// While nothing is decided, sparse results count: their kernels are weft's own, and compute the
+// same for any number of threads.
 constexpr Way kFixedWay{/*sparse=*/true, Precision::kFp32};
 
 // The ways of a product that trains. Its first one is dense.
@@ -136,66 +134,12 @@ void check(const ConvRequest& request) { check_measurable(request.conv); }
 
 size_t index_of(Product product) { return static_cast<size_t>(product); }
 
-// The paths by their names, as they are printed and saved.
-struct NamedPath {
-  std::string_view name;
-  Choice choice;
-  Precision compute;
-  bool stream;
-};
-constexpr NamedPath kPaths[] = {
-    {"dense", Choice::kDense, Precision::kFp32, false},
-    {"dense bf16", Choice::kDense, Precision::kBf16, false},
-    {"sparse", Choice::kSparse, Precision::kFp32, false},
-    {"sparse bf16", Choice::kSparse, Precision::kBf16, false},
-    {"sparse stream", Choice::kSparse, Precision::kFp32, true},
-};
-
 }  // namespace
 
 std::vector<Arithmetic> contestants(const PlanRequest& request, const ProductForm& form) {
   const bool streams = form.product == Product::kForward && request.products_per_pack == 0 &&
                        request.shape.tokens <= kFewTokens;
   return arithmetics(request.precision, streams);
-}
-
-std::string_view choice_name(Choice choice) {
-  return choice == Choice::kDense ? "dense" : "sparse";
-}
-
-std::string path_text(Choice choice, const Arithmetic& arithmetic) {
-  for (const NamedPath& path : kPaths) {
-    const bool stream =
-        choice == Choice::kSparse && arithmetic.compute == Precision::kFp32 && arithmetic.stream;
-    if (path.choice == choice && path.compute == arithmetic.compute && path.stream == stream) {
-      return std::string(path.name);
-    }
-  }
-  return std::string(choice_name(choice));
-}
-
-std::string Way::text() const {
-  return path_text(sparse ? Choice::kSparse : Choice::kDense, {.compute = compute});
-}
-
-std::string ProductPlan::reason() const {
-  switch (cause) {
-    case PlanCause::kMeasuring: return "being measured";
-    case PlanCause::kNothingPruned: return "nothing is pruned";
-    case PlanCause::kAskedFor: return "asked for";
-    case PlanCause::kSaved: return "saved";
-    case PlanCause::kExactGradient: return "exact";
-    case PlanCause::kMaskedGradient: return "masked";
-    case PlanCause::kNotComputed: return "not computed";
-    case PlanCause::kTrial:
-      return fmt::format(
-          "measured in the run: dense / (sparse + packing) = {:.2f} ({:.2f} to {:.2f})", ratio,
-          ratio_low, ratio_high);
-    case PlanCause::kMeasured:
-    case PlanCause::kPredicted: break;
-  }
-  return fmt::format("{}: dense / (sparse{}) = {:.2f}", measured ? "measured" : "predicted",
-                     packs ? " + packing" : "", ratio);
 }
 
 bool LayerPlan::is_decided() const {
@@ -205,13 +149,6 @@ bool LayerPlan::is_decided() const {
 
 bool LayerPlan::has_paths_of(const LayerPlan& other) const {
   return std::ranges::equal(products, other.products, {}, &ProductPlan::path, &ProductPlan::path);
-}
-
-PlanMode parse_plan_mode(std::string_view text) {
-  if (text == "auto") return PlanMode::kAuto;
-  if (text == "dense") return PlanMode::kDense;
-  WEFT_CHECK(text == "sparse", "plan '{}': accepted are auto, dense and sparse", printable(text));
-  return PlanMode::kSparse;
 }
 
 Planner::Planner(PlanMode mode, std::filesystem::path cache)
@@ -304,8 +241,8 @@ void Planner::require_not_only_saved(const Request& request) const {
 
 namespace {
 
-// A plan as it was saved, perhaps on another machine: the numbers stay bf16, what multiplies them is
-// what is here.
+// A plan as it was saved, perhaps on another machine: the numbers stay bf16, what multiplies them
+// is what is here.
 template <typename Request>
 ProductPlan for_this_machine(ProductPlan plan, const Request& request) {
   plan.arithmetic.storage = precision_of(request);
@@ -421,8 +358,8 @@ double distance(int64_t a, int64_t b) {
 
 }  // namespace
 
-// A batch that is somewhat smaller or larger than others, as the last one of an epoch, needs no trial
-// of its own.
+// A batch that is somewhat smaller or larger than others, as the last one of an epoch, needs no
+// trial of its own.
 Planner::Entry* Planner::similar(const std::string& key, const std::string& weights, int64_t size) {
   const auto exact = entries_.find(key);
   if (exact != entries_.end()) return &exact->second;
@@ -616,94 +553,5 @@ LayerPlan Planner::known_plan(const Request& request) const {
 
 LayerPlan Planner::known(const PlanRequest& request) const { return known_plan(request); }
 LayerPlan Planner::known(const ConvRequest& request) const { return known_plan(request); }
-
-// ---- choices as text
-
-namespace {
-
-ProductPlan plan_from(const Json& path, const std::string& key) {
-  for (const NamedPath& named : kPaths) {
-    if (path != std::string(named.name)) continue;
-    ProductPlan plan;
-    plan.choice = named.choice;
-    plan.arithmetic.compute = named.compute;
-    plan.arithmetic.stream = named.stream;
-    plan.cause = PlanCause::kSaved;
-    return plan;
-  }
-  throw Error(
-      fmt::format("saved plan: the path of '{}' is none of 'dense', 'sparse', 'sparse stream', "
-                  "'dense bf16' and 'sparse bf16'",
-                  printable(key)));
-}
-
-// The member of the saved plan's root, or of an entry, that must be an object.
-const Json& object_in(const Json& root, const char* name) {
-  WEFT_CHECK(root.contains(name) && root[name].is_object(), "saved plan: there is no object '{}'",
-             name);
-  return root[name];
-}
-
-int64_t whole_in(const Json& entry, const char* name, const std::string& key) {
-  WEFT_CHECK(entry.is_object() && entry.contains(name) && entry[name].is_number_unsigned(),
-             "saved plan: '{}' has no whole number '{}'", printable(key), name);
-  return entry[name].get<int64_t>();
-}
-
-}  // namespace
-
-std::string Planner::saved() const {
-  Json plans = Json::object();
-  for (const auto& [key, entry] : entries_) {
-    Json one{{"begun", entry.begun},
-             {"since", entry.since},
-             {"size", entry.size},
-             {"weights", entry.weights}};
-    if (entry.decided) one["path"] = entry.plan.path();
-    plans.append(key, std::move(one));
-  }
-  Json untrained = Json::object();
-  for (const auto& [key, plan] : untrained_) untrained.append(key, plan.path());
-  return Json{{"plans", plans}, {"untrained", untrained}, {"version", 2}}.dump();
-}
-
-Planner Planner::from_saved(std::string_view text) {
-  Planner planner(PlanMode::kAuto, {});
-  planner.remember(text);
-  planner.only_saved_ = true;
-  return planner;
-}
-
-void Planner::remember(std::string_view text) {
-  const Json root = Json::parse_or_null(text);
-  WEFT_CHECK(root.is_object() && root.contains("version"),
-             "saved plan: it is not a JSON object with a 'version'");
-  WEFT_CHECK(root["version"] == 2, "saved plan: version {}, accepted is 2",
-             printable(root["version"].dump()));
-  std::map<std::string, Entry> entries;
-  for (const auto& [key, value] : object_in(root, "plans").members()) {
-    Entry entry;
-    entry.begun = whole_in(value, "begun", key);
-    entry.since = whole_in(value, "since", key);
-    entry.size = whole_in(value, "size", key);
-    WEFT_CHECK(value.contains("weights") && value["weights"].is_string(),
-               "saved plan: '{}' has no text 'weights'", printable(key));
-    entry.weights = value["weights"].get<std::string>();
-    entry.decided = value.contains("path");
-    if (entry.decided) entry.plan = plan_from(value["path"], key);
-    entries.emplace(key, std::move(entry));
-  }
-  for (const auto& [key, path] : object_in(root, "untrained").members()) {
-    untrained_.emplace(key, plan_from(path, key));
-  }
-  for (auto& [key, entry] : entries) {
-    const auto there = entries_.find(key);
-    // What was there stays; but a choice is worth more than a trial that somebody has cut short.
-    const bool replaces =
-        there != entries_.end() && entry.decided && !there->second.decided && !there->second.trial;
-    if (there == entries_.end() || replaces) entries_.insert_or_assign(key, std::move(entry));
-  }
-  ++revision_;
-}
 
 }  // namespace weft

@@ -18,11 +18,11 @@
 //   LayerPlan plan = planner.plan({.shape = {2048, 768, 3072}, .pattern = Pattern(2, 4)});
 //   plan[Product::kForward].choice    Choice::kSparse, with the times and the reason
 //
-// That is decided from a measured model: for the instruction set, the number of threads, the form of
-// the product and the pattern, both paths are timed on a few shapes (about a second, once; cached, see
-// timings.h), and times of other shapes are interpolated. Where the model sees less than a
-// clear difference, or does not cover the shape, the shape itself is measured; so is every small
-// product, which takes no time, and every convolution. Products are timed again and again, so
+// That is decided from a measured model: for the instruction set, the number of threads, the form
+// of the product and the pattern, both paths are timed on a few shapes (about a second, once;
+// cached, see timings.h), and times of other shapes are interpolated. Where the model sees less
+// than a clear difference, or does not cover the shape, the shape itself is measured; so is every
+// small product, which takes no time, and every convolution. Products are timed again and again, so
 // weights that fit a cache come from there; from memory, streams win by more.
 //
 // Sparse is chosen only if it wins with its packing counted in.
@@ -96,7 +96,7 @@ enum class PlanCause : uint8_t {
   kSaved,           // in a plan that is repeated
   kExactGradient,   // of a recipe that computes all of dW
   kMaskedGradient,  // computed dense, and masked
-  kNotComputed,     // nobody needs it: dx of the first layer
+  kNotComputed,     // not needed: dx of the first layer
 };
 
 struct ProductPlan {
@@ -173,7 +173,7 @@ class Planner {
   LayerPlan plan(const ConvRequest& request);
 
   // ---- asked by layers, for every product
-  // `layer` is who asks: of all layers with one request, one measures.
+  // `layer` is the caller: of all layers with the same request, one measures.
   Route route(const PlanRequest& request, Product product, int64_t step, const void* layer);
   Route route(const ConvRequest& request, Product product, int64_t step, const void* layer);
   // What a layer that measures has found: milliseconds of every contestant, in this step.
@@ -191,15 +191,15 @@ class Planner {
   // As decided so far; cause kMeasuring where nothing is.
   LayerPlan known(const PlanRequest& request) const;
   LayerPlan known(const ConvRequest& request) const;
-  // Decides what has been measured long enough when this step begins. Whoever records choices calls
-  // it between steps; otherwise the first product of the step does.
+  // Decides what has been measured long enough when this step begins. A caller that
+  // records choices calls it between steps; otherwise the first product of the step does.
   void settle(int64_t step);
   bool measured_before(
       int64_t step) const;  // something was under trial in the step before this one
-  // Trials that are not finished are forgotten: those who began them are gone.
+  // Drops unfinished trials, whose layers no longer exist.
   void drop_trials();
-  // Decided choices hold from step 0. Otherwise they hold from the step at which they were made, and
-  // earlier steps take the fixed way.
+  // Decided choices hold from step 0. Otherwise they hold from the step at which they were made,
+  // and earlier steps take the fixed way.
   void apply_at_once();
   // Scratch memory for dense copies of layers under trial. Freed when the last trial ends.
   template <typename T>
@@ -269,8 +269,8 @@ class Planner {
   bool previews_ = false;
   int64_t revision_ = 0;
   Timings timings_;
-  // By "<shape>/<pattern>/<per pack>[/bf16]/<form>". Decided once: layers of one shape run alike, and
-  // as saved.
+  // By "<shape>/<pattern>/<per pack>[/bf16]/<form>". Decided once: layers of one shape run alike,
+  // and as saved.
   std::map<std::string, Entry> entries_;
   std::map<std::string, ProductPlan> untrained_;  // of evaluations before any training
   AlignedBuffer<float> spare_;

@@ -28,7 +28,7 @@ class SyntheticProduct {
   void pack();        // again, from the same weights and mask
   void pack_dense();  // likewise, where a dense operand is packed
 
-  // Of the operand as it lies: W, or G; of a masked gradient that of the result.
+  // Of the unpacked operand, W or G; for a masked gradient, of the result.
   const Mask& mask() const { return mask_; }
   MatrixView<const float> activations() const;
   MatrixView<const float> operand() const;

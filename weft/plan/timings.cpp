@@ -69,8 +69,8 @@ class Timed {
   double once() const { return once_; }
   void sample() { samples_.push_back(time_ms(repeats(once_), body_)); }
   const std::vector<double>& samples() const { return samples_; }
-  // What it takes of the other's time, in the same turn: the speed of a machine changes by half from
-  // one moment to the next, so paths are compared within a turn.
+  // What it takes of the other's time, in the same turn: the speed of a machine changes by half
+  // from one moment to the next, so paths are compared within a turn.
   std::vector<double> shares_of(const Timed& other) const {
     std::vector<double> shares;
     for (size_t i = 0; i < samples_.size(); ++i) shares.push_back(samples_[i] / other.samples_[i]);
@@ -201,11 +201,11 @@ void check_measurable(const ConvShape& shape) {
   shape.check();
   constexpr int64_t kMost = int64_t{1} << 31;  // 8 GB
   const int64_t columns = shape.taps() * shape.group_ins() * shape.positions();
-  WEFT_CHECK(shape.images >= 1 &&
-                 std::max({shape.x_size(), shape.w_size(), shape.y_size(), columns}) <= kMost,
-             "convolution {}: to be measured it needs an image, and tensors of at most 2^31 "
-             "elements",
-             shape.spec());
+  WEFT_CHECK(
+      shape.images >= 1 &&
+          std::max({shape.x_size(), shape.w_size(), shape.y_size(), columns}) <= kMost,
+      "convolution {}: to measure it, it must have an image, and tensors of at most 2^31 elements",
+      shape.spec());
 }
 
 std::filesystem::path default_timings_path() {

@@ -39,7 +39,7 @@ struct LayerShape {
   friend bool operator==(const LayerShape&, const LayerShape&) = default;
 };
 
-// In which numbers operands are kept, in which they are multiplied, and how a sparse one lies.
+// The number types that operands are stored in and multiplied in, and the layout of a sparse one.
 struct Arithmetic {
   Precision storage = Precision::kFp32;
   Precision compute = Precision::kFp32;  // bf16 only of bf16, and on a tile unit
@@ -76,9 +76,9 @@ struct ProductTimes {
 // The shapes on which predictions stand.
 std::span<const LayerShape> model_shapes();
 
-// Times both paths, taking turns. Dense: lower quartile; others: median ratio to dense within a turn.
-// Up to four times as many turns while the spread is wide. Operands are warm: who packs weights that
-// an optimiser has just been through pays more.
+// Times both paths, taking turns. Dense: lower quartile; others: median ratio to dense within a
+// turn. Up to four times as many turns while the spread is wide. Operands are warm: who packs
+// weights that an optimiser has just been through pays more.
 ProductTimes measure_product(const ProductForm& form, const LayerShape& shape,
                              const Pattern& pattern, const Arithmetic& arithmetic = {});
 ProductTimes measure_product(const ProductForm& form, const ConvShape& shape,

@@ -1,14 +1,14 @@
 // Trial: dense and sparse take turns on the products of a run, and the quartiles of their ratios
 // decide.
 //
-// In its first steps one layer of every shape computes each product on every way, and says how long
-// each took in that step, with packing, copies and sampling. Two ways in the same step meet the same
-// machine, busy or not, so
+// In its first steps one layer of every shape computes each product in every way, and reports the
+// time of each in that step, with packing, copies and sampling. Both ways run on the same machine
+// at the same time, busy or not, so
 //
 //   ratio = dense time / sparse time        of one step
 //
-// is steady where times are not. Sparse wins if the median of the ratios is above the margin
-// (planner.h). If the margin lies between their quartiles, the trial goes on for as long again first.
+// varies less than the times do. Sparse wins if the median of the ratios is above the margin
+// (planner.h). If the margin is between their quartiles, the trial first runs as many steps again.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ namespace weft {
 
 class Trial {
  public:
-  // How many steps it takes, the first of which only warms up: primitives are built and memory is
-  // touched for the first time. Fifteen samples have quartiles that one slow step does not move.
+  // Steps of a trial. The first one only warms up: it builds primitives and touches memory for the
+  // first time. One slow step does not move the quartiles of fifteen samples.
   static constexpr int64_t kSteps = 16;
   // Fewer samples than this decide nothing.
   static constexpr size_t kFewest = 5;

@@ -11,7 +11,7 @@
 
 namespace weft {
 
-// weights, out: [shape.outs, shape.cols()]. A group of which nothing is kept stays zero.
+// weights, out: [shape.outs, shape.cols()]. A group that keeps nothing stays zero.
 void absorb_means(const double* weights, const WeightShape& shape, int group, const Mask& support,
                   double* out);
 

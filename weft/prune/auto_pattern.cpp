@@ -9,7 +9,7 @@ namespace weft {
 
 double chance_to_fit(int group, int keep, double zeros) {
   WEFT_CHECK(group >= 1 && keep >= 0 && keep <= group && zeros >= 0 && zeros <= 1,
-             "the chance to keep {} of {} with {} zeros", keep, group, zeros);
+             "chance that {} of {} fit with a share of {} zeros: not valid", keep, group, zeros);
   double chance = 0.0;
   for (int i = group - keep; i <= group; ++i) {
     const double ways = std::lgamma(group + 1) - std::lgamma(i + 1) - std::lgamma(group - i + 1);
@@ -19,7 +19,8 @@ double chance_to_fit(int group, int keep, double zeros) {
 }
 
 int keep_for_zeros(int group, double zeros, double confidence) {
-  WEFT_CHECK(confidence >= 0 && confidence < 1, "a confidence of {}", confidence);
+  WEFT_CHECK(confidence >= 0 && confidence < 1, "confidence {}: accepted are 0 to below 1",
+             confidence);
   for (int keep = 1; keep < group; ++keep) {
     if (chance_to_fit(group, keep, zeros) > confidence) return keep;
   }
@@ -56,7 +57,7 @@ void add_hull_steps(const KeepCosts& costs, size_t layer, std::vector<HullStep>&
 }  // namespace
 
 std::vector<int> keeps_for_density(const std::vector<KeepCosts>& layers, double density) {
-  WEFT_CHECK(density > 0 && density <= 1, "a density of {}", density);
+  WEFT_CHECK(density > 0 && density <= 1, "density {}: accepted are above 0 to 1", density);
   std::vector<HullStep> steps;
   std::vector<int> keeps;
   int64_t all = 0;

@@ -15,11 +15,10 @@ namespace {
 
 // Why a width is not that of the layer, with the likely reason.
 std::string width_problem(int64_t width, const WeightShape& shape) {
-  const std::string hint =
-      shape.taps > 1 && width == shape.ins
-          ? ": of a convolution, all that a kernel sees is wanted (torch's unfold)"
-          : "";
-  return fmt::format("{} wide, and the layer has {} columns{}", width, shape.cols(), hint);
+  const std::string hint = shape.taps > 1 && width == shape.ins
+                               ? "; for a convolution, save its unfolded input (torch's unfold)"
+                               : "";
+  return fmt::format("{} wide, but the layer has {} columns{}", width, shape.cols(), hint);
 }
 
 constexpr double kSlack = 1e-3;  // of a single entry
@@ -64,28 +63,27 @@ void CalibrationFile::check(const std::string& layer, const WeightShape& shape,
   const ShardedTensor* gram = find_tensor(checkpoint_, layer + ".gram");
   const std::string file = printable(checkpoint_.paths().front().string(), 4096);
   WEFT_CHECK(input != nullptr || gram != nullptr,
-             "{}: neither {}.input nor {}.gram is there; leave the layer out with --exclude, or "
-             "calibrate it",
-             file, printable(layer), printable(layer));
+             "{}: has neither {}.input nor {}.gram; calibrate the layer, or exclude it", file,
+             printable(layer), printable(layer));
   WEFT_CHECK(input == nullptr || gram == nullptr,
-             "{}: both {}.input and {}.gram are there: one is wanted", file, printable(layer),
+             "{}: has both {}.input and {}.gram; accepted is one of them", file, printable(layer),
              printable(layer));
   const ShardedTensor& given = input != nullptr ? *input : *gram;
   const std::vector<int64_t>& dims = given.info.shape;
   WEFT_CHECK(is_weight_dtype(given.info.dtype), "{}: {} is not F32, F16, BF16 or F64", place(given),
              dtype_name(given.info.dtype));
   WEFT_CHECK(gram == nullptr || dtype_bits(gram->info.dtype) >= 32,
-             "{}: {} has too few digits for a gram: F32 or, better, F64 is wanted", place(given),
-             dtype_name(gram->info.dtype));
-  WEFT_CHECK(dims.size() == 2, "{}: {}, and two dimensions are wanted", place(given),
+             "{}: {} is too imprecise for a Gram matrix: accepted are F32 and, better, F64",
+             place(given), dtype_name(gram->info.dtype));
+  WEFT_CHECK(dims.size() == 2, "{}: shape {}: accepted are two dimensions", place(given),
              shape_text(dims));
   WEFT_CHECK(dims[1] == shape.cols(), "{}: {}", place(given), width_problem(dims[1], shape));
   WEFT_CHECK(gram == nullptr || dims[0] == dims[1], "{}: {} is not square", place(given),
              shape_text(dims));
   const int64_t known = input != nullptr ? dims[0] : saved_samples(layer);
   WEFT_CHECK((input == nullptr && known == 0) || known >= samples,
-             "{}: {} samples, and at least {} are needed: as many as a row keeps weights",
-             place(given), known, samples);
+             "{}: {} samples: at least {} are needed, one per kept weight of a row", place(given),
+             known, samples);
   const ShardedTensor* mean = find_tensor(checkpoint_, layer + ".mean");
   WEFT_CHECK(mean == nullptr || (is_weight_dtype(mean->info.dtype) &&
                                  mean->info.shape == std::vector<int64_t>{shape.cols()}),
@@ -138,13 +136,14 @@ Gram CalibrationFile::saved_gram(const std::string& layer, const ShardedTensor& 
       double& above = gram.second[static_cast<size_t>(c * n + r)];
       WEFT_CHECK(std::isfinite(below) && std::isfinite(above), "{}: entry ({}, {}) is {}",
                  place(tensor), r, c, std::isfinite(below) ? above : below);
-      WEFT_CHECK(r != c || below >= 0, "{}: entry ({}, {}) is {}, and a square cannot be negative",
-                 place(tensor), r, c, below);
+      WEFT_CHECK(r != c || below >= 0,
+                 "{}: entry ({}, {}) is {}, but a mean square cannot be negative", place(tensor), r,
+                 c, below);
       const double most = std::sqrt(gram.diagonal(c)) * std::sqrt(std::max(0.0, gram.diagonal(r)));
       WEFT_CHECK(std::abs(below - above) <= kSlack * most &&
                      std::abs(below) <= (1 + kSlack) * most &&
                      std::abs(above) <= (1 + kSlack) * most,
-                 "{}: not the mean of x xᵀ: entries ({}, {}) and ({}, {}) are {} and {}, and the "
+                 "{}: not the mean of x xᵀ: entries ({}, {}) and ({}, {}) are {} and {}, but the "
                  "diagonal has {} and {}",
                  place(tensor), r, c, c, r, below, above, gram.diagonal(r), gram.diagonal(c));
       below = above = 0.5 * (below + above);
@@ -154,8 +153,7 @@ Gram CalibrationFile::saved_gram(const std::string& layer, const ShardedTensor& 
   for (int64_t c = 0; c < n; ++c) sizes.push_back(gram.diagonal(c));
   const double rounding = rounding_of(n);
   WEFT_CHECK(is_semidefinite(gram, sizes, rounding),
-             "{}: not the mean of x xᵀ: it gives some combination of inputs a negative square",
-             place(tensor));
+             "{}: not the mean of x xᵀ: it is not positive semidefinite", place(tensor));
   const ShardedTensor* mean = find_tensor(checkpoint_, layer + ".mean");
   if (mean != nullptr) add_mean(tensor, *mean, gram);
   const bool definite = is_semidefinite(mean != nullptr ? gram.centered() : gram, sizes, 1e-12);
@@ -173,23 +171,21 @@ void CalibrationFile::add_mean(const ShardedTensor& tensor, const ShardedTensor&
   double square = 0.0, variance = 0.0;
   for (int64_t c = 0; c < gram.cols; ++c) {
     const double m = gram.mean[static_cast<size_t>(c)];
-    WEFT_CHECK(
-        m * m <= (1 + kSlack) * gram.diagonal(c),
-        "{}: entry {} is {}, and the mean of its square is {}: with a mean, the gram must be "
-        "the mean over samples, not their sum",
-        place(mean), c, m, gram.diagonal(c));
+    WEFT_CHECK(m * m <= (1 + kSlack) * gram.diagonal(c),
+               "{}: entry {} is {}, but its mean square is {}: with a mean, the Gram matrix must "
+               "be the mean over samples, not the sum",
+               place(mean), c, m, gram.diagonal(c));
     sizes.push_back(gram.diagonal(c));
     square += gram.diagonal(c), variance += gram.diagonal(c) - m * m;
   }
   WEFT_CHECK(is_semidefinite(gram.centered(), sizes, rounding),
-             "{}: not the mean of what {} was made of: some combination of inputs would have a "
-             "negative variance",
+             "{}: not the mean of the inputs of {}: the covariance is not positive semidefinite",
              place(mean), printable(tensor.info.name));
   const bool held = tensor.info.dtype == Dtype::kF64 && mean.info.dtype == Dtype::kF64;
-  WEFT_CHECK(held || rounding * square <= 1e-3 * variance,
-             "{}: so far from zero that {} does not hold how inputs vary around it: save gram and "
-             "mean in F64",
-             place(mean), dtype_name(tensor.info.dtype));
+  WEFT_CHECK(
+      held || rounding * square <= 1e-3 * variance,
+      "{}: too far from zero for {} to hold the variance of the inputs: save gram and mean in F64",
+      place(mean), dtype_name(tensor.info.dtype));
 }
 
 Gram CalibrationFile::gram(const std::string& layer, const WeightShape& shape) const {

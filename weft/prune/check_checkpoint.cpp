@@ -61,7 +61,7 @@ class CheckpointChecker {
     std::set<std::string_view> names;
     for (const LogicalTensor& tensor : checkpoint_.tensors()) names.insert(tensor.info.name);
     for (const auto& [name, promise] : sparsity_.tensors) {
-      WEFT_CHECK(names.contains(name), "{}: weft.sparsity names tensor '{}', which is not there",
+      WEFT_CHECK(names.contains(name), "{}: weft.sparsity names tensor '{}', which is missing",
                  file(), printable(name));
     }
   }
@@ -98,7 +98,7 @@ class CheckpointChecker {
     if (promise.axis != Axis::kOut) result.in.emplace();
     if (promise.axis != Axis::kIn) result.out.emplace();
 
-    // Rows that share by an order may lie anywhere: then the tensor is one band.
+    // With a row order, sharing rows may be anywhere: then the tensor is one band.
     const WeightShape whole = weight.shape();
     const auto order = read_row_order(files_, promise, whole.outs);
     const int64_t multiple =

@@ -49,8 +49,8 @@ std::vector<double> transposed(MatrixView<const double> a) {
 
 // The lower triangle of a, less panel · panelᵀ: in strips, so that little above it is computed.
 void subtract_outer(MatrixView<const double> panel, MatrixView<double> a) {
-  const std::vector<double> turned = transposed(panel);
-  const MatrixView<const double> right(turned.data(), panel.cols, panel.rows);
+  const std::vector<double> panel_transposed = transposed(panel);
+  const MatrixView<const double> right(panel_transposed.data(), panel.cols, panel.rows);
   constexpr int64_t kStrip = 4 * kBlock;
   for (int64_t r = 0; r < a.rows; r += kStrip) {
     const int64_t rows = std::min(kStrip, a.rows - r), cols = r + rows;

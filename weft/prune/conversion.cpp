@@ -45,8 +45,8 @@ LayerOutcome outcome_of(const LayerToConvert& layer) {
   return outcome;
 }
 
-// What takes the change of a layer's mean: its bias, or the running mean behind it, which is
-// subtracted.
+// The tensor that absorbs the change of a layer's mean: its bias, or the running mean after it,
+// which is subtracted.
 struct MeanTaker {
   std::optional<ShardedTensor> tensor;  // nothing: it stays as it is, and the note says why
   std::vector<double> values;
@@ -62,7 +62,7 @@ struct MeanTaker {
 };
 
 // γ / √(variance + ε)
-std::vector<double> folded_scale(const Checkpoint& checkpoint, const NormBehind& norm,
+std::vector<double> folded_scale(const Checkpoint& checkpoint, const NormAfter& norm,
                                  const std::vector<double>& variance) {
   std::vector<double> scale(variance.size(), 1.0);
   if (norm.gamma) scale = read_values(checkpoint, *norm.gamma);
@@ -80,24 +80,25 @@ MeanTaker mean_taker(const Checkpoint& checkpoint, const LayerToConvert& layer,
                      const std::vector<double>& weights, const Gram& inputs) {
   MeanTaker taker;
   if (inputs.mean.empty()) {
-    taker.note = fmt::format("the mean of its inputs is not known: {} stays",
+    taker.note = fmt::format("the mean of its inputs is not known: {} is unchanged",
                              layer.bias ? "the bias" : printable(layer.norm->mean.info.name));
   } else if (layer.bias) {
     taker.tensor = layer.bias;
     taker.values = read_values(checkpoint, *layer.bias);
-    taker.note = "its bias takes the mean";
+    taker.note = "its bias absorbs the change of the mean";
   } else {
-    const NormBehind& norm = *layer.norm;
+    const NormAfter& norm = *layer.norm;
     const std::vector<double> variance = read_values(checkpoint, norm.variance);
     taker.values = read_values(checkpoint, norm.mean);
     if (normalises(taker.values, variance, weights, inputs)) {
       taker.tensor = norm.mean;
       taker.sign = -1.0;
       taker.row_scale = folded_scale(checkpoint, norm, variance);
-      taker.note = fmt::format("{}, behind it, takes the mean", printable(norm.name));
+      taker.note =
+          fmt::format("{}, after it, absorbs the change of the mean", printable(norm.name));
     } else {
       taker.note =
-          fmt::format("{} does not normalise what it puts out, and stays", printable(norm.name));
+          fmt::format("{} does not normalise its output and is unchanged", printable(norm.name));
     }
   }
   return taker;
@@ -120,12 +121,24 @@ ConvertedLayer naming_layer(const Checkpoint& checkpoint, const LayerToConvert& 
 
 }  // namespace
 
+std::string reason_text(const LayerLeftOut& left_out) {
+  switch (left_out.reason) {
+    case NotConverted::kNotSelected: return reason_text(left_out.left_alone.value(), left_out.info);
+    case NotConverted::kFirstLayer: return "the first layer";
+    case NotConverted::kLastLayer: return "the last layer";
+    case NotConverted::kNoProduct: return left_out.detail;
+    case NotConverted::kEmpty: return "has no weights";
+    case NotConverted::kKeptDense: return "stays dense: " + left_out.detail;
+  }
+  return "";
+}
+
 Conversion::Conversion(const Checkpoint& checkpoint, const Selection& selection,
                        const ConversionOptions& options, const LayerInputs* inputs,
                        const std::function<void(uint64_t)>& progress)
     : checkpoint_(checkpoint), options_(options), inputs_(inputs) {
   WEFT_CHECK(inputs != nullptr || !options.method.needs_inputs(),
-             "method {} must know what goes into the layers: calibrate", options.method.name);
+             "method {} needs the inputs of the layers: calibrate", options.method.name);
   select(selection);
   if (!options.pattern) choose_patterns(progress);
   for (const LayerToConvert& layer : layers_) {
@@ -135,7 +148,8 @@ Conversion::Conversion(const Checkpoint& checkpoint, const Selection& selection,
   }
   for (LayerToConvert& layer : layers_) {
     written_with_layers_.insert(layer.weight.tensor.info.name);
-    // Two layers cannot have the same bias, or the same normalisation behind them: names deceive.
+    // Two layers cannot have the same bias, or the same normalisation after them: names can
+    // mislead.
     const auto taken = [&](const ShardedTensor& part) {
       return !written_with_layers_.insert(part.info.name).second;
     };
@@ -144,21 +158,19 @@ Conversion::Conversion(const Checkpoint& checkpoint, const Selection& selection,
   }
   // What is written with a layer, or by the caller, is not left out.
   std::erase_if(left_out_, [&](const LayerLeftOut& one) {
-    return written_with_layers_.contains(one.name) || options_.written_elsewhere.contains(one.name);
+    return written_with_layers_.contains(one.info.name) ||
+           options_.written_elsewhere.contains(one.info.name);
   });
 }
 
 void Conversion::select(const Selection& selection) {
   for (const ShardedTensor& tensor : checkpoint_.tensors()) {
-    std::optional<std::string> reason;
-    if (const auto found = selection.left_alone(tensor.info)) {
-      reason = reason_text(*found, tensor.info);
-    }
     if (const auto left = options_.leave.find(tensor.info.name); left != options_.leave.end()) {
-      reason = left->second;
+      left_out_.push_back({tensor.info, left->second.reason, {}, left->second.detail});
+      continue;
     }
-    if (reason) {
-      left_out_.push_back({tensor.info.name, *reason});
+    if (const auto found = selection.left_alone(tensor.info)) {
+      left_out_.push_back({tensor.info, NotConverted::kNotSelected, *found, ""});
       continue;
     }
     LayerToConvert layer;
@@ -166,7 +178,7 @@ void Conversion::select(const Selection& selection) {
     layer.layer = calibration_name(tensor.info.name);
     layer.shape = layer.weight.shape();
     if (layer.shape.outs == 0 || layer.shape.cols() == 0) {
-      left_out_.push_back({tensor.info.name, "has no weights"});
+      left_out_.push_back({tensor.info, NotConverted::kEmpty, {}, ""});
       continue;
     }
     if (options_.pattern) layer.pattern = *options_.pattern;
@@ -175,7 +187,7 @@ void Conversion::select(const Selection& selection) {
       const bool fits = bias != nullptr && is_weight_dtype(bias->info.dtype) &&
                         bias->info.shape == std::vector<int64_t>{layer.shape.outs};
       if (fits) layer.bias = *bias;
-      if (!fits) layer.norm = norm_behind(checkpoint_, layer.layer, layer.shape.outs);
+      if (!fits) layer.norm = norm_after(checkpoint_, layer.layer, layer.shape.outs);
     }
     layers_.push_back(std::move(layer));
   }
@@ -189,7 +201,7 @@ void Conversion::choose_patterns(const std::function<void(uint64_t)>& progress) 
   options_.density ? choose_by_density(progress) : choose_by_zeros(progress);
   std::erase_if(layers_, [&](const LayerToConvert& layer) {
     if (layer.pattern.keep() < layer.pattern.group()) return false;
-    left_out_.push_back({layer.weight.tensor.info.name, "stays dense: " + layer.why});
+    left_out_.push_back({layer.weight.tensor.info, NotConverted::kKeptDense, {}, layer.why});
     return true;
   });
 }
@@ -348,7 +360,7 @@ LayerOutcome Conversion::solve(const LayerToConvert& layer) const {
   outcome.solver = converted.solver;
   outcome.retained = retained(weights.data(), layer.shape, converted.support);
   if (converted.solver && converted.solver->unfinished_rows > 0) {
-    outcome.notes.push_back(fmt::format("{} of {} rows were not done after {} steps",
+    outcome.notes.push_back(fmt::format("{} of {} rows did not converge in {} steps",
                                         converted.solver->unfinished_rows, layer.shape.outs,
                                         converted.solver->most_steps));
   }

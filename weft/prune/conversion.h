@@ -5,10 +5,10 @@
 //   for (const LayerToConvert& layer : conversion.layers()) conversion.convert(layer, &writer);
 //   conversion.copy_others(writer);
 //
-// What a layer is made of: its weight; its bias, if there is one, which takes the change of the
-// mean; otherwise the batch normalisation behind it, whose running mean does. That one is looked
-// for under the names that people use and believed only if its statistics are those of what the
-// layer puts out (norm_behind.h).
+// A layer consists of its weight and its bias. The bias absorbs the change of the output's mean;
+// without a bias, the running mean of the batch normalisation after it does. That normalisation is
+// found by common names, and used only if its statistics match the output of the layer
+// (norm_after.h).
 //
 // A weight that is stored [ins, outs] is converted as [outs, ins] and written as it was stored.
 //
@@ -30,9 +30,24 @@
 #include "weft/prune/auto_pattern.h"
 #include "weft/prune/calibration.h"
 #include "weft/prune/convert_layer.h"
-#include "weft/prune/norm_behind.h"
+#include "weft/prune/norm_after.h"
 
 namespace weft {
+
+// Why a weight is not converted.
+enum class NotConverted : uint8_t {
+  kNotSelected,  // by the Selection
+  kFirstLayer,   // of the network, which stays dense unless sparse_ends
+  kLastLayer,    // likewise
+  kNoProduct,    // no product of weft's multiplies with it
+  kEmpty,        // it has no weights
+  kKeptDense     // the pattern that was chosen for it keeps all weights
+};
+// What the network knows of a weight. detail: more about it, in words.
+struct NetworkObjection {
+  NotConverted reason = NotConverted::kNoProduct;
+  std::string detail;
+};
 
 struct ConversionOptions {
   Method method = method_of("magnitude");
@@ -43,8 +58,8 @@ struct ConversionOptions {
   bool transposable = false;
   double damping = 0.01;
   LeastSquaresOptions least_squares;
-  std::map<std::string, std::string> leave;  // tensors that are left alone, with the reason
-  std::set<std::string> written_elsewhere;   // tensors that the caller writes, at the end
+  std::map<std::string, NetworkObjection> leave;  // tensors that are left alone
+  std::set<std::string> written_elsewhere;        // tensors that the caller writes, at the end
 };
 
 struct LayerToConvert {
@@ -53,15 +68,19 @@ struct LayerToConvert {
   WeightShape shape;
   Pattern pattern{2, 4};
   std::string why;  // the pattern is what it is; empty if the user said so
-  // What takes the change of the mean, of methods that make it up: at most one of the two.
+  // Absorbs the change of the mean, for methods that compensate it: at most one of the two.
   std::optional<ShardedTensor> bias;
-  std::optional<NormBehind> norm;
+  std::optional<NormAfter> norm;
 };
 
 struct LayerLeftOut {
-  std::string name;  // of the tensor
-  std::string reason;
+  TensorInfo info;
+  NotConverted reason = NotConverted::kNotSelected;
+  std::optional<LeftAlone> left_alone;  // of kNotSelected
+  std::string detail;                   // of kNoProduct and kKeptDense, in words
 };
+// Fit to follow "skipped: ".
+std::string reason_text(const LayerLeftOut& left_out);
 
 struct LayerOutcome {
   std::string name;            // of the tensor
@@ -85,8 +104,8 @@ struct LayerOutcome {
 class Conversion {
  public:
   // `inputs` may be null if the method does not need them; it and the checkpoint must outlive this.
-  // Throws Error that names a layer that cannot be calibrated as the method needs. `progress` hears
-  // of bytes that were looked at to choose patterns.
+  // Throws Error that names a layer that cannot be calibrated as the method needs. `progress` is
+  // called with the bytes that were read to choose patterns.
   Conversion(const Checkpoint& checkpoint, const Selection& selection,
              const ConversionOptions& options, const LayerInputs* inputs,
              const std::function<void(uint64_t)>& progress = {});

@@ -37,7 +37,7 @@ class CheckpointConverter {
     if (options_.calibration) file_ = std::make_unique<CalibrationFile>(*options_.calibration);
     const CheckpointLayout layout = checkpoint_.layout();
     output_ = output_of(options_.out, checkpoint_, "IN", layout);
-    if (file_) output_.kept.push_back({"--calibration", file_->paths()});
+    if (file_) output_.kept.push_back({"the calibration", file_->paths()});
     output_files(output_.path, layout, output_.kept);
     report_.out = output_.path;
     if (!options_.open_model) return;
@@ -53,7 +53,8 @@ class CheckpointConverter {
 
   std::string nothing_left() const {
     if (report_.left_out.empty()) return nothing_selected({});
-    return nothing_selected(report_.left_out.front().name, report_.left_out.front().reason);
+    const LayerLeftOut& first = report_.left_out.front();
+    return nothing_selected(first.info.name, reason_text(first));
   }
 
   void convert_all(const Conversion& conversion, const std::function<void(uint64_t)>& advance) {
@@ -71,7 +72,7 @@ class CheckpointConverter {
     if (!writer) return;
     for (const auto& [name, values] : norms) {
       const ShardedTensor* tensor = find_tensor(checkpoint_, name);
-      WEFT_CHECK(tensor != nullptr, "{}: {} is not there", options_.in.string(), name);
+      WEFT_CHECK(tensor != nullptr, "{}: {} is missing", options_.in.string(), name);
       write_values(*writer, *tensor, values);
     }
     conversion.copy_others(*writer, advance);
@@ -104,8 +105,8 @@ class CheckpointConverter {
 
 ConvertReport convert_checkpoint(const ConvertOptions& options, const Listener& listener) {
   WEFT_CHECK(!options.calibration || !options.open_model,
-             "convert_checkpoint: inputs from a calibration file and from a network: accepted is "
-             "one of them");
+             "convert_checkpoint: both a calibration file and a network are given: accepted is one "
+             "of them");
   return CheckpointConverter(options, listener).convert();
 }
 

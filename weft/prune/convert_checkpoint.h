@@ -1,5 +1,5 @@
-// convert_checkpoint: a trained checkpoint in, an N:M checkpoint that keeps what the layers put out
-// as well as the method can out.
+// convert_checkpoint: makes a trained checkpoint N:M, with as little change of the layers' outputs
+// as the method can achieve.
 //
 //   ConvertOptions options;
 //   options.in = "model.safetensors";
@@ -31,8 +31,8 @@ class ModelToConvert {
 
   virtual const LayerInputs& inputs() const = 0;
   // Weights that no product of weft's multiplies with and, unless `ends`, those of the first and
-  // the last layer; with the reason.
-  virtual std::map<std::string, std::string> not_converted(bool ends) const = 0;
+  // the last layer.
+  virtual std::map<std::string, NetworkObjection> not_converted(bool ends) const = 0;
   virtual void set(const std::string& tensor, const std::vector<double>& values) = 0;
   // Running means and variances of batch normalisation, by name.
   virtual std::set<std::string> norm_tensors() const = 0;
@@ -45,7 +45,7 @@ struct ConvertOptions {
   Destination out;
   // `leave` and `written_elsewhere` are set from the network, if there is one.
   ConversionOptions conversion;
-  // What goes into the layers, from a file (calibration.h) or from the network, at most one of them.
+  // The inputs of the layers, from a file (calibration.h) or from the network, at most one of them.
   std::optional<std::filesystem::path> calibration;
   std::function<std::unique_ptr<ModelToConvert>()>
       open_model;            // called after the files are checked

@@ -16,7 +16,7 @@ namespace weft {
 namespace {
 
 constexpr std::array kMethods = {
-    Method{"magnitude", SupportRule::kMagnitude, Recovery::kNone, "the largest weights stay"},
+    Method{"magnitude", SupportRule::kMagnitude, Recovery::kNone, "keeps the largest weights"},
     Method{"wanda", SupportRule::kWanda, Recovery::kNone, "Sun et al. 2023"},
     Method{"absorption", SupportRule::kMagnitude, Recovery::kAbsorb,
            "Hubara et al. 2021, its start"},
@@ -202,7 +202,7 @@ void check_problem(const LayerProblem& problem) {
   const int64_t rows = problem.shape.outs, cols = problem.shape.cols();
   require_usable(MatrixView<const double>(problem.weights, rows, cols), 0);
   if (problem.inputs == nullptr) {
-    WEFT_CHECK(!problem.method.needs_inputs(), "{} must know the inputs of the layer",
+    WEFT_CHECK(!problem.method.needs_inputs(), "{} needs the inputs of the layer",
                problem.method.name);
     return;
   }
@@ -212,8 +212,8 @@ void check_problem(const LayerProblem& problem) {
              problem.inputs->cols, cols);
   const int64_t needed = samples_needed(problem.method, problem.shape, problem.pattern);
   WEFT_CHECK(problem.inputs->samples == 0 || problem.inputs->samples >= needed,
-             "{} samples, and {} at {} needs {}: as many as a row keeps weights",
-             problem.inputs->samples, problem.method.name, problem.pattern.str(), needed);
+             "{} samples: {} at {} needs {}, one per kept weight of a row", problem.inputs->samples,
+             problem.method.name, problem.pattern.str(), needed);
 }
 
 }  // namespace
@@ -231,7 +231,7 @@ Method method_of(std::string_view name, std::string_view support) {
     const SupportRule rule = parse_support(support);
     WEFT_CHECK(chooses, "method {} has a support of its own", name);
     WEFT_CHECK(rule != SupportRule::kSparseGpt || method.recovery == Recovery::kLeastSquares,
-               "method {} goes with the supports magnitude and wanda", name);
+               "method {}: accepted supports are magnitude and wanda", name);
     method.support = rule;
     return method;
   }

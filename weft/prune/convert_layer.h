@@ -3,9 +3,9 @@
 //   method       support                        values
 //   magnitude    largest |w|                    as they were
 //   wanda        largest |w| ‖x‖                as they were
-//   absorption   as --support says: magnitude   means absorbed             (absorb.h)
+//   absorption   as `support` says: magnitude   means absorbed             (absorb.h)
 //   sparsegpt    its own, on the way            compensated column by column  (sparsegpt.h)
-//   adaprune     as --support says: magnitude   least squares              (least_squares.h)
+//   adaprune     as `support` says: magnitude   least squares              (least_squares.h)
 //
 // Where adaprune may move the bias (the layer has one, or batch normalisation follows), that takes
 // the mean of what changes: least squares then see centred inputs.
@@ -52,7 +52,7 @@ struct LayerProblem {
   Method method;
   const Gram* inputs = nullptr;       // null: not known
   bool free_bias = false;             // only of adaprune; needs the mean of the inputs
-  std::span<const double> row_scale;  // [outs] of the batch normalisation behind; empty: none
+  std::span<const double> row_scale;  // [outs] of the batch normalisation after it; empty: none
   double damping = 0.01;              // of sparsegpt
   LeastSquaresOptions least_squares;
   Dtype dtype = Dtype::kF64;  // of the file: the result is rounded to it

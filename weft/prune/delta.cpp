@@ -82,15 +82,14 @@ class DeltaMatcher {
   void add(const ShardedTensor& tensor) {
     const std::string& name = tensor.info.name;
     const auto lora = parse_lora_name(name);
-    WEFT_CHECK(
-        lora || !rules_.peft,
-        "{}: is not a LoRA factor: of an adapter with {} only LoRA pairs are merged, neither "
-        "biases nor modules_to_save",
-        place_of(deltas_, tensor), rules_.peft->name());
+    WEFT_CHECK(lora || !rules_.peft,
+               "{}: is not a LoRA factor: weft merges the LoRA pairs of an adapter with {}, but no "
+               "biases and no modules_to_save",
+               place_of(deltas_, tensor), rules_.peft->name());
     if (by_name_.contains(name)) return put(name, &DeltaParts::full, tensor);
     WEFT_CHECK(lora || !name.starts_with(kPeftPrefix),
                "{}: is not a LoRA factor, and PEFT stores whole weights under this prefix, not "
-               "deltas: accepted is the difference from the base, under the name it has there",
+               "deltas: store the difference from the base under the name of the base tensor",
                place_of(deltas_, tensor));
     const std::string target = lora ? lora_target(by_name_, lora->layer) : name;
     WEFT_CHECK(lora && by_name_.contains(target), "{}: changes nothing: {} has no tensor '{}'",
@@ -118,7 +117,7 @@ class DeltaMatcher {
                "{}: a full delta, but '{}' is a LoRA factor for the same tensor: accepted is one "
                "of them",
                place_of(deltas_, *parts.full), printable(factor->info.name));
-    WEFT_CHECK(parts.a != nullptr && parts.b != nullptr, "{}: has no lora_{} to go with it",
+    WEFT_CHECK(parts.a != nullptr && parts.b != nullptr, "{}: its lora_{} is missing",
                place_of(deltas_, *factor), parts.a == nullptr ? 'A' : 'B');
     return whole_lora(target, *parts.a, *parts.b);
   }
@@ -241,7 +240,7 @@ std::vector<double> DeltaRows::read(int64_t first_row, int64_t rows) const {
 }
 
 // Every element is one sum over the rank in its order, whatever the threads. A tile of the right
-// factor is used for several rows while it lies in the cache.
+// factor is used for several rows while it is in the cache.
 std::vector<double> DeltaRows::product(const std::vector<double>& left, int64_t rows) const {
   constexpr int64_t kRows = 16, kCols = 256;
   const int64_t rank = delta_.lora->rank;

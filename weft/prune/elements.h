@@ -1,4 +1,4 @@
-// Elements of tensors in double, checked on their way in; and the words for where they lie.
+// Elements of tensors in double, checked when read; and their positions in words.
 #pragma once
 
 #include <cstdint>

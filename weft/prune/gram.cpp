@@ -26,7 +26,7 @@ GramBuilder::GramBuilder(int64_t cols) {
   sums_.second.assign(static_cast<size_t>(cols * cols), 0.0);
   sums_.mean.assign(static_cast<size_t>(cols), 0.0);
   chunk_.resize(static_cast<size_t>(kChunk * cols));
-  turned_.resize(chunk_.size());
+  transposed_.resize(chunk_.size());
 }
 
 template <typename T>
@@ -46,12 +46,12 @@ void GramBuilder::add(MatrixView<const double> samples) { add_chunks(samples); }
 void GramBuilder::flush() {
   const int64_t cols = sums_.cols;
   parallel_for(cols, [&](int64_t c) {
-    double* to = turned_.data() + c * filled_;
+    double* to = transposed_.data() + c * filled_;
     double sum = 0.0;
     for (int64_t r = 0; r < filled_; ++r) sum += to[r] = chunk_[static_cast<size_t>(r * cols + c)];
     sums_.mean[static_cast<size_t>(c)] += sum;
   });
-  const MatrixView<const double> rows(turned_.data(), cols, filled_);
+  const MatrixView<const double> rows(transposed_.data(), cols, filled_);
   const MatrixView<const double> right(chunk_.data(), filled_, cols);
   const MatrixView<double> second(sums_.second.data(), cols, cols);
   constexpr int64_t kStrip = 384;

@@ -55,8 +55,8 @@ class GramBuilder {
 
   Gram sums_;
   int64_t filled_ = 0;
-  std::vector<double> chunk_;   // [kChunk, cols]
-  std::vector<double> turned_;  // [cols, kChunk]
+  std::vector<double> chunk_;       // [kChunk, cols]
+  std::vector<double> transposed_;  // [cols, kChunk]
 };
 
 // Σ D ∘ (D g), in double: tr(D g Dᵀ). d: [rows, cols]. One value per row, so that a sum of them

@@ -1,10 +1,10 @@
 // What the functions from checkpoint to checkpoint have in common (check_checkpoint.h,
 // mask_checkpoint.h, pack_checkpoint.h, merge_checkpoint.h, convert_checkpoint.h): where the result
-// goes, who hears of progress, and how an option that does not fit the files is reported.
+// goes, how progress is reported, and how an option that does not fit the files is reported.
 //
 // They take paths and typed options, return a report with typed fields, and print nothing. What is
-// wrong with a file is an Error; an option that does not fit is an OptionError; an output that would
-// replace an input is an OverwriteError (same_file.h). Nothing is written then.
+// wrong with a file is an Error; an option that does not fit is an OptionError; an output that
+// would replace an input is an OverwriteError (same_file.h). Nothing is written then.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace weft {
 
-// What the caller hears while a function works. Both may be empty.
+// Callbacks while a function works. Both may be empty.
 struct Listener {
   std::function<void(uint64_t done, uint64_t total)> progress;  // in bytes; done never falls
   std::function<void(const std::string&)> note;  // what a user should know, one line, at the start
@@ -70,9 +70,10 @@ struct Output {
   std::filesystem::path path;   // in place, the file itself if `path` was its folder
   std::vector<KeptFiles> kept;  // what CheckpointWriter must not replace
 };
-// `from`: the checkpoint that the result is made from; `name`: the word for it in messages, as "IN".
-// Throws OptionError if in_place is asked for and the path is another checkpoint. That the files of
-// `from` are not overwritten otherwise is up to output_files or CheckpointWriter (checkpoint.h).
+// `from`: the checkpoint that the result is made from; `name`: the word for it in messages, as
+// "IN". Throws OptionError if in_place is asked for and the path is another checkpoint. That the
+// files of `from` are not overwritten otherwise is up to output_files or CheckpointWriter
+// (checkpoint.h).
 Output output_of(const Destination& destination, const Checkpoint& from, const std::string& name,
                  const CheckpointLayout& layout);
 

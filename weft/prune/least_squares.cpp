@@ -153,7 +153,7 @@ class PanelSolver {
     });
   }
 
-  // product: p G of the rows that are still going, one behind the other, its columns divided by
+  // product: p G of the rows that are still going, one after the other, its columns divided by
   // root_ and by the row's unit, so that neither overflows float, whatever the scale of w and G.
   void multiply(const std::vector<RowState*>& active) {
     const auto count = static_cast<int64_t>(active.size());

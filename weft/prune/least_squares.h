@@ -5,12 +5,12 @@
 // Its normal equations G_SS x_S = (w G)_S are solved by conjugate gradients, preconditioned by the
 // diagonal, for many rows at once: then the products with G, all of the cost, are matrix products.
 // They are in float, unless the tolerance is below 1e-5; sums, residuals and the solution are in
-// double, and the residual is computed anew in double before the result is believed (iterative
+// double, and the residual is computed again in double before the result is accepted (iterative
 // refinement).
 //
-// The error of a row falls with every step, but for rounding; who must not end above the start
-// compares (convert_layer does). Directions that no sample has
-// (dead inputs, fewer samples than weights) stay as they were at the start: G may be singular.
+// The error of a row falls with every step, but for rounding; a caller that must not end above the
+// start compares (convert_layer does). Directions that no sample has (dead inputs, fewer samples
+// than weights) stay as they were at the start: G may be singular.
 //
 // A row is done when what is left to gain is at most `tolerance` of what has been gained, by the
 // estimate of Strakoš and Tichý (the gain of the last few steps, which bounds the error of those

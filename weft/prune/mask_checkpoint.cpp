@@ -108,7 +108,7 @@ class CheckpointMasker {
       const bool taken = std::ranges::any_of(tensors_, [&](const Tensor& other) {
         return other.name() == order && !stale_orders_.contains(order);
       });
-      WEFT_CHECK(!taken, "{}: its tensor '{}' is in the place of the row order of '{}'",
+      WEFT_CHECK(!taken, "{}: tensor '{}' has the name of the row order of '{}'",
                  printable(options_.in.string(), 4096), printable(order), printable(tensor.name()));
     }
   }
@@ -207,19 +207,18 @@ Retained MaskReport::retained() const {
   return all;
 }
 
-Retained MaskReport::as_rows_lie() const {
+Retained MaskReport::unpermuted() const {
   Retained all;
-  for (const MaskedTensor& tensor : tensors) all += tensor.figures.as_rows_lie;
+  for (const MaskedTensor& tensor : tensors) all += tensor.figures.unpermuted;
   return all;
 }
 
 MaskReport mask_checkpoint(const MaskOptions& options, const Listener& listener) {
   WEFT_CHECK(options.solver != nullptr, "mask_checkpoint needs a solver");
   if (options.reorder && options.pattern.share() == 1) {
-    throw OptionError(
-        "reorder", fmt::format(" is for patterns that rows share, as in {0}x16: at {0} every row "
-                               "is for itself",
-                               options.pattern.str()));
+    throw OptionError("reorder",
+                      fmt::format(" needs a pattern shared by rows, as {0}x16; {0} is not",
+                                  options.pattern.str()));
   }
   return CheckpointMasker(options, listener).mask();
 }

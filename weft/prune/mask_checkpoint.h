@@ -45,8 +45,8 @@ struct MaskReport {
   std::vector<SkippedTensor> skipped;
   std::filesystem::path out;  // in place, the file itself if the folder was named
 
-  Retained retained() const;     // of all tensors
-  Retained as_rows_lie() const;  // with reorder: without the orders
+  Retained retained() const;    // of all tensors
+  Retained unpermuted() const;  // with reorder: without the orders
 };
 
 // Throws OptionError if reorder goes with a pattern that does not share, or if `masks` names one of

@@ -48,16 +48,16 @@ bool obeys_promise(const Mask& nonzero, const WeightShape& shape, const Promise&
 Mask find_mask_out(const std::vector<double>& weights, const WeightShape& shape,
                    const Pattern& pattern) {
   Mask mask(shape.outs, shape.cols());
-  std::vector<double> turned(static_cast<size_t>(shape.ins * shape.outs));
+  std::vector<double> w_transposed(static_cast<size_t>(shape.ins * shape.outs));
   for (int64_t tap = 0; tap < shape.taps; ++tap) {
     for (int64_t i = 0; i < shape.ins; ++i) {
       for (int64_t o = 0; o < shape.outs; ++o) {
-        turned[static_cast<size_t>(i * shape.outs + o)] =
+        w_transposed[static_cast<size_t>(i * shape.outs + o)] =
             weights[static_cast<size_t>(o * shape.cols() + i * shape.taps + tap)];
       }
     }
     const Mask found =
-        find_mask(default_solver(false), turned.data(), {shape.ins, shape.outs, 1}, pattern)
+        find_mask(default_solver(false), w_transposed.data(), {shape.ins, shape.outs, 1}, pattern)
             .transposed();
     for (int64_t o = 0; o < shape.outs; ++o) {
       for (int64_t i = 0; i < shape.ins; ++i) {
@@ -173,7 +173,7 @@ class BandMerger {
   [[noreturn]] void refuse(const Band& band, int64_t element, double sum) const {
     const TensorInfo& info = task_.tensor.info;
     throw Error(fmt::format(
-        "{}: element {} becomes {} with its delta: accepted is what {} holds{}",
+        "{}: element {} plus its delta is {}: accepted are values of {}{}",
         place_of(task_.base, task_.tensor), index_text(weight_, first_element(band) + element), sum,
         dtype_name(info.dtype), info.dtype == Dtype::kF64 ? ", at most 2^400" : ""));
   }

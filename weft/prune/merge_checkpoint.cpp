@@ -60,8 +60,8 @@ class CheckpointMerger {
     const bool pairs = std::ranges::any_of(
         matched_, [](const auto& entry) { return entry.second.lora.has_value(); });
     if (options_.scale && !pairs) {
-      throw OptionError(
-          "scale", fmt::format(" is for LoRA pairs, and {} has none", options_.delta.string()));
+      throw OptionError("scale",
+                        fmt::format(" needs LoRA pairs, but {} has none", options_.delta.string()));
     }
     if (rules.peft) report_.adapter_config = rules.peft->name();
     report_.scale_assumed = pairs && !rules.peft && !rules.scale;
@@ -104,9 +104,11 @@ class CheckpointMerger {
       WEFT_CHECK(WeightShape::accepts(info.shape),
                  "{}: weft.sparsity promises a pattern, which shape {} cannot have",
                  place_of(base_, tensor), shape_text(info.shape));
-      WEFT_CHECK(promised->second.row_order.empty() || promised->second.pattern.share() == 1,
-                 "{} is {} by a row order, which merge does not keep: give --pattern",
-                 place_of(base_, tensor), promised->second.pattern.str());
+      if (!promised->second.row_order.empty() && promised->second.pattern.share() > 1) {
+        throw OptionError(
+            "pattern", fmt::format(" is needed: {} is {} by a row order, which merge does not keep",
+                                   place_of(base_, tensor), promised->second.pattern.str()));
+      }
       Promise promise = promised->second;
       promise.transposed = selection.is_transposed(info, promise);
       return promise;
@@ -163,7 +165,7 @@ std::string reason_text(const MergeReport::Added& added) {
 
 std::string reason_text(const MergeReport::Unchanged& unchanged) {
   if (unchanged.promised) return fmt::format("no delta: keeps its {}", unchanged.promised->str());
-  return unchanged.selected ? "no delta: a weight left as it is" : "no delta";
+  return unchanged.selected ? "no delta: unchanged" : "no delta";
 }
 
 MergeReport merge_checkpoint(const MergeOptions& options, const Listener& listener) {

@@ -57,7 +57,7 @@ struct MergeReport {
   std::vector<Added> added;
   std::vector<Unchanged> unchanged;
   std::optional<std::string> adapter_config;  // the file that gave the scales
-  bool scale_assumed = false;                 // nobody said by how much LoRA pairs count: 1
+  bool scale_assumed = false;                 // no scale of LoRA pairs was given: 1
   std::filesystem::path out;                  // in place, the file itself if the folder was named
 
   MergeFigures figures() const;  // of all merged tensors

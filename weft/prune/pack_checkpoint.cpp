@@ -66,7 +66,7 @@ class CheckpointPacker {
       if (obstacle) {
         skip(info, *obstacle, promise);
       } else {
-        const Pattern pattern = as_promised ? promise->as_rows_lie() : *options_.pattern;
+        const Pattern pattern = as_promised ? promise->without_row_order() : *options_.pattern;
         chosen_.emplace(info.name, PackChoice{pattern, stored_type(info.dtype), weight.transposed});
       }
     }

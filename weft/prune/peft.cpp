@@ -103,7 +103,8 @@ void refuse_what_is_not_lora(const ConfigReader& config) {
   for (const char* changes_base : {"pissa", "olora", "corda", "loftq", "lora_ga"}) {
     if (!init.starts_with(changes_base)) continue;
     config.refuse("init_lora_weights", config.at("init_lora_weights"),
-                  "what leaves the base as it was: let PEFT convert the adapter to plain LoRA");
+                  "an initialisation that leaves the base unchanged: let PEFT convert the adapter "
+                  "to plain LoRA");
   }
 }
 

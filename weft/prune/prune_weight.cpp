@@ -12,7 +12,7 @@
 namespace weft {
 namespace {
 
-// An order that retains more than rows as they lie, or these.
+// An order that retains more than the identity, or the identity.
 template <typename T>
 std::vector<int64_t> better_order(const PruneTask& task, std::span<const T> weights,
                                   const WeightShape& shape, PruneFigures& figures) {
@@ -20,11 +20,11 @@ std::vector<int64_t> better_order(const PruneTask& task, std::span<const T> weig
     const Mask mask = find_mask(task.solver, weights.data(), shape, task.pattern, order);
     return retained(weights.data(), shape, mask);
   };
-  figures.as_rows_lie = retained_by({});
+  figures.unpermuted = retained_by({});
   const std::vector<float> floats(weights.begin(), weights.end());
   std::vector<int64_t> found = find_row_order(floats.data(), shape, task.pattern,
                                               task.solver.transposable, RowOrderOptions());
-  if (retained_by(found).kept > figures.as_rows_lie.kept) return found;
+  if (retained_by(found).kept > figures.unpermuted.kept) return found;
   return identity_order(shape.outs);
 }
 
@@ -63,7 +63,8 @@ Mask find_band_mask(const PruneTask& task, const Band& band, PruneFigures& figur
   const Dtype dtype = task.weight.tensor.info.dtype;
   WeightShape shape = task.weight.shape();
   WEFT_CHECK(!task.reorder || band.rows == shape.outs,
-             "rows are reordered within {} of {}: accepted are all", band.rows, shape.outs);
+             "a band of {} of {} rows cannot be reordered: accepted are all rows", band.rows,
+             shape.outs);
   shape.outs = band.rows;
   Mask mask;
   bool sparse = false;

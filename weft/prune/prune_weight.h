@@ -4,8 +4,8 @@
 //
 // The one place where weights of a file pass through a mask solver by magnitude: mask_checkpoint,
 // the conversion by magnitude (conversion.h) and packing by magnitude (pack_checkpoint.h) use it.
-// Bands are multiples of pattern.block() rows, so the mask is that of the whole weight. Kept weights
-// stay bit for bit. The result does not depend on the number of threads.
+// Bands are multiples of pattern.block() rows, so the mask is that of the whole weight. Kept
+// weights stay bit for bit. The result does not depend on the number of threads.
 //
 // Memory: a band of about 32 MB of the file, in its own type and as float or double; with a row
 // order, the whole weight.
@@ -41,7 +41,7 @@ struct PruneFigures {
   double seconds = 0;  // of the search for masks and orders
   // With reorder.
   std::vector<int64_t> order;
-  Retained as_rows_lie;  // without the order
+  Retained unpermuted;  // without the order
   // With leave_sparse, of the weights as they came in.
   int64_t zeros = 0;
   GroupCount groups;

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int64_t kBandRows = 64;
 
-// U with H⁻¹ = Uᵀ U. With rows and columns in reverse order, H = L Lᵀ; turned back, L is an upper
-// triangular R with H = R Rᵀ, and U = R⁻¹. order: the columns of the layer, for messages.
+// U with H⁻¹ = Uᵀ U. With rows and columns in reverse order, H = L Lᵀ; reversed again, L is an
+// upper triangular R with H = R Rᵀ, and U = R⁻¹. order: the columns of the layer, for messages.
 std::vector<double> inverse_factor(MatrixView<const double> h, const std::vector<int64_t>& order) {
   const int64_t n = h.rows;
   std::vector<double> reversed(static_cast<size_t>(n * n));

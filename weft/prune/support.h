@@ -21,7 +21,7 @@ namespace weft {
 struct SupportOptions {
   Pattern pattern{2, 4};
   bool transposable = false;
-  std::span<const double> row_scale;  // [outs] of the batch normalisation behind; empty: 1
+  std::span<const double> row_scale;  // [outs] of the batch normalisation after it; empty: 1
   std::span<const double> col_scale;  // [cols]; empty: 1. Wanda's norms
 };
 

@@ -206,11 +206,10 @@ std::string union_objection(const Recipe& recipe, const Pattern&) {
     return "subsets need time to learn their scores: removal_end must come after the dense head";
   }
   if (s.removal_end > 1.0 - s.dense_tail) {
-    return "the removal must end before the dense tail begins";
+    return "removal_end must come before the dense tail";
   }
   if (s.order_every > 0) {
-    return "rows that share learn their scores together; an order goes with masks chosen by "
-           "magnitude";
+    return "sharing rows learn their scores together; a row order needs masks chosen by magnitude";
   }
   return "";
 }

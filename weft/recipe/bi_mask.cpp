@@ -89,7 +89,7 @@ Mask backward_mask(const float* values, const Mask& forward, const WeightShape& 
              "a permutation of {} outputs for a layer of {}", permutation.size(), shape.outs);
   Mask mask = forward;
   const int64_t cols = shape.cols(), group = pattern.group();
-  // Rows of a mask lie in words of their own, so groups can be thinned out side by side.
+  // Each row of a mask has its own words, so groups can be pruned in parallel.
   parallel_for((shape.outs + group - 1) / group, [&](int64_t g) {
     const int64_t first = g * group;
     const auto outputs = permutation.subspan(
@@ -122,10 +122,10 @@ void refresh_permutation(const LayerInput& input, LayerState& state) {
 
 std::string bi_mask_objection(const Recipe& recipe, const Pattern&) {
   if (recipe.is_dense()) {
-    return "a bi-mask backward thins out a sparse forward operand, and this one is dense";
+    return "backward=bi-mask prunes a sparse forward operand; this one is dense";
   }
   return recipe.forward->transposable
-             ? "a transposable operand is N:M along outputs already; bi-mask would only remove more"
+             ? "a transposable operand is N:M along outputs already; bi-mask would only prune more"
              : "";
 }
 

@@ -8,7 +8,7 @@
 //   dX     G (B ∘ W̃)             biased: G (F ∘ W̃) would be exact
 //
 // dW does not know B. The permutation only says which outputs form a group: with explicit indices
-// the product multiplies B as it lies, so neither G nor W is ever permuted. Of equal weights the
+// the product multiplies B as stored, so neither G nor W is ever permuted. Of equal weights the
 // first in permuted order stays. In a convolution a group is of output channels at one input and
 // tap.
 #pragma once

@@ -7,9 +7,8 @@ namespace {
 
 std::string masked_objection(const Recipe& recipe, const Pattern&) {
   if (recipe.has_fixed_mask() || recipe.forward->scores != nullptr) return "";
-  return "with a masked gradient pruned weights stand still, so a mask chosen by magnitude could "
-         "never change; masked goes with a mask that is found once (mask_every=0) and with "
-         "forward=union";
+  return "gradient=masked does not update pruned weights, so a mask chosen by magnitude could "
+         "never change: use mask_every=0 or forward=union";
 }
 
 std::string two_draw_objection(const Recipe&, const Pattern& pattern) {

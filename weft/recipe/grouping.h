@@ -3,7 +3,7 @@
 //   group  `group` consecutive inputs at one tap of one output (the last one may be shorter)
 //   cell   outputs that share their pattern: one, or those equal modulo `group` within a block
 //
-// Weight (row, k-th of a group) lies at row * cols + group.first_col + k * group.step.
+// Weight (row, k-th of a group) is at row * cols + group.first_col + k * group.step.
 #pragma once
 
 #include <algorithm>

@@ -37,7 +37,7 @@ struct LayerState {
   Mask forward;           // no rows: the operand is dense
   Mask backward;          // no rows: the same as forward
   std::vector<int64_t> permutation;  // of outputs, for the backward mask
-  std::vector<int64_t> row_order;    // by which rows share (mask/row_order.h); empty: as they lie
+  std::vector<int64_t> row_order;    // by which rows share (mask/row_order.h); empty: not permuted
   double beta = 1.0;                 // of the soft threshold
   bool scaled = false;               // beta has been computed, and is frozen
   Mask alive;                        // of lbc, [cells * groups, candidates]
@@ -53,12 +53,12 @@ struct LayerInput {
   const Recipe* recipe = nullptr;
   int64_t total_steps = 0;        // 0: not known
   std::span<const float> scores;  // of lbc
-  // The weights are not what an optimiser made of those before: masks by magnitude are found anew.
+  // The weights are not what an optimiser made of those before: masks by magnitude are found again.
   bool replaced = false;
 };
 
-// Tells the uses of random numbers apart. The numbers are a function of the run's seed, the layer and
-// the step.
+// Tells the uses of random numbers apart. The numbers are a function of the run's seed, the layer
+// and the step.
 enum class RandomUse : uint64_t { kPermutation = 1, kRowOrder = 2 };
 Rng rng_for(RandomUse use, const LayerState& state);
 

@@ -26,9 +26,9 @@ Mask nonzero_weights(const LayerInput& input) {
 Mask without_zeros(const LayerInput& input, const Mask& found, std::span<const int64_t> order) {
   const Mask nonzero = nonzero_weights(input);
   if (order.empty()) return mask_within(nonzero, found, input.shape, input.pattern);
-  return as_rows_lie(mask_within(in_row_order(nonzero, order), in_row_order(found, order),
-                                 input.shape, input.pattern),
-                     order);
+  return undo_row_order(mask_within(in_row_order(nonzero, order), in_row_order(found, order),
+                                    input.shape, input.pattern),
+                        order);
 }
 
 constexpr std::string_view kSettings[] = {"mask_every", "order_every", "order_end", "solver"};
@@ -60,7 +60,7 @@ bool update_row_order(const LayerInput& input, const Rng& rng, LayerState& state
   options.start = state.row_order;
   std::vector<int64_t> found = find_row_order(input.weights, input.shape, input.pattern,
                                               input.recipe->forward->transposable, options);
-  if (std::ranges::is_sorted(found)) found.clear();  // as rows lie
+  if (std::ranges::is_sorted(found)) found.clear();  // the identity
   if (found == state.row_order) return false;
   state.row_order = std::move(found);
   return true;

@@ -5,11 +5,11 @@
 //                 of every tile; or what another solver finds, perhaps fewer (mask/solver.h)
 //
 // Found every mask_interval (schedule.h) steps. If that is 0, once: of the weights with which
-// sparse training begins, and within those that are not zero then (mask/within.h). What is zero
-// stays zero, and weights that obey the pattern already are all kept.
+// sparse training begins, and within those that are not zero then (mask/within.h). Zeros stay zero,
+// and weights that obey the pattern already are all kept.
 //
-// With a row order (recipe part order_every) it is places that share, and that follow each other
-// along outputs; masks are kept as rows lie.
+// With a row order (recipe part order_every) rows share a pattern, and follow each other along
+// outputs, by their places in that order; masks are stored unpermuted.
 //
 // Of equal weights the lower index stays. Straight through: dW := dW̃, pruned weights included, so
 // that they can come back (with a fixed mask the gradient is masked instead).
@@ -32,7 +32,7 @@ bool is_order_due(const LayerInput& input, const LayerState& state);
 // Cost: a search is 16 rounds (mask/row_order.h), the first one 64 and clusters.
 bool update_row_order(const LayerInput& input, const Rng& rng, LayerState& state);
 
-// Whether the mask is a function of the weights as they are: found anew at every step, or because
+// Whether the mask is a function of the weights as they are: found again at every step, or because
 // the weights have been replaced.
 bool follows_weights(const LayerInput& input);
 // Whether a training pass at state.step needs a new mask, of those that are found every few steps.

@@ -3,7 +3,7 @@
 // A part is a row: its name, what is true of it, and its functions. Nothing outside of this folder
 // asks which part a recipe has; it asks what is true of it (`forward->transposable`) or calls it
 // (`forward->find(...)`). So a new part is a file with its formula and one row, either in the table
-// of parts.cpp or added by whoever uses the library:
+// of parts.cpp or added by a user of the library:
 //
 //   const ForwardPart mine = {.name = "mine", .find = find_mine};
 //   add_part(mine);                                  before the first recipe that names it
@@ -63,8 +63,9 @@ struct ForwardPart {
   std::string_view name;
   bool dense = false;         // there is no mask: W̃ = W
   bool transposable = false;  // the mask is N:M along outputs too
-  // The mask is what a solver finds in the magnitudes of the weights. So weights that grow come back
-  // into it: a decay steers it, rows may share by an order, and mask_every=0 keeps the first one.
+  // The mask is what a solver finds in the magnitudes of the weights. So weights that grow come
+  // back into it: a decay steers it, rows may share by an order, and mask_every=0 keeps the first
+  // one.
   bool by_magnitude = false;
   std::string_view masks_of = {};  // the part that has the same masks; empty: this one
   const ScoreRow* scores = nullptr;
@@ -90,15 +91,15 @@ struct ForwardPart {
 // What dX = G W̃' multiplies with: the forward operand under a mask of its own, or all of it.
 struct BackwardPart {
   std::string_view name;
-  // Groups run along outputs, in an order that the part chooses: there must be a whole group of them,
-  // and groups of channels would be mixed.
+  // Groups run along outputs, in an order that the part chooses: there must be a whole group of
+  // them, and groups of channels would be mixed.
   bool permutes_outputs = false;
   SettingNames settings = {};
 
-  // state.backward, from `values` [outs, cols]: those of the forward operand, where state.forward keeps
-  // them. What lies outside of state.forward is dropped afterwards. Null: the same as forward.
+  // state.backward, from `values` [outs, cols]: those of the forward operand, where state.forward
+  // keeps them. Entries outside of state.forward are dropped afterwards. Null: the same as forward.
   void (*find)(const LayerInput& input, const float* values, LayerState& state) = nullptr;
-  // Before the first training pass of a step: what comes every so many steps.
+  // Before the first training pass of a step: work that is due every few steps.
   bool (*is_refresh_due)(const LayerInput& input, const LayerState& state) = nullptr;
   void (*refresh)(const LayerInput& input, LayerState& state) = nullptr;
   std::string (*objection)(const Recipe& recipe, const Pattern& pattern) = nullptr;
@@ -147,7 +148,8 @@ const GradientPart& gradient_part(std::string_view name);
 const DecayPart& decay_part(std::string_view name);
 
 // Adds a copy of a part of a user. Throws Error if the name is taken or a function is missing. Not
-// while another thread parses recipes. The names that it refers to must live as long as the program.
+// while another thread parses recipes. The names that it refers to must live as long as the
+// program.
 void add_part(const ForwardPart& part);
 void add_part(const BackwardPart& part);
 void add_part(const GradientPart& part);

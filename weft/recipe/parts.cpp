@@ -61,14 +61,15 @@ void add_to(std::vector<const Part*>& rows, std::string_view kind, const Part& p
   const bool writable = !part.name.empty() && part.name.find_first_of("+=@, ") == part.name.npos;
   WEFT_CHECK(writable, "{} part '{}': a name must not be empty or contain any of '+=@, '", kind,
              printable(part.name));
-  WEFT_CHECK(find_in(rows, part.name) == nullptr, "{} part '{}': there is one of that name", kind,
+  WEFT_CHECK(find_in(rows, part.name) == nullptr, "{} part '{}': another part has this name", kind,
              part.name);
   rows.push_back(&added.emplace_back(part));
 }
 
 void require_both(bool one, bool other, std::string_view kind, std::string_view name,
                   const char* functions) {
-  WEFT_CHECK(one == other, "{} part '{}': of {} there are both or none", kind, name, functions);
+  WEFT_CHECK(one == other, "{} part '{}': {} must both be given, or neither", kind, name,
+             functions);
 }
 
 }  // namespace
@@ -91,7 +92,7 @@ const DecayPart& decay_part(std::string_view name) { return part_in(decay_table(
 
 void add_part(const ForwardPart& part) {
   WEFT_CHECK(part.dense || part.find != nullptr,
-             "forward part '{}': it needs a function that finds masks", part.name);
+             "forward part '{}': the function that finds masks is missing", part.name);
   require_both(part.values != nullptr, part.values_in_double != nullptr, "forward", part.name,
                "values and values_in_double");
   const ScoreRow* scores = part.scores;
@@ -104,7 +105,7 @@ void add_part(const ForwardPart& part) {
 }
 
 void add_part(const BackwardPart& part) {
-  WEFT_CHECK(part.find != nullptr, "backward part '{}': it needs a function that finds masks",
+  WEFT_CHECK(part.find != nullptr, "backward part '{}': the function that finds masks is missing",
              part.name);
   require_both(part.refresh != nullptr, part.is_refresh_due != nullptr, "backward", part.name,
                "refresh and is_refresh_due");

@@ -146,7 +146,7 @@ void add_readers(const std::vector<const Part*>& parts, std::string_view kind, s
   }
 }
 
-// A setting that nothing reads would be a mistake that nobody sees.
+// A setting that nothing reads would be an unnoticed mistake.
 void refuse_idle_settings(const Recipe& recipe, const std::set<std::string_view>& given) {
   const auto refuse_if = [&](bool idle, std::string_view key, std::string_view reason) {
     WEFT_CHECK(!idle || !given.contains(key), "recipe '{}': {} has no effect: {}", recipe.name, key,
@@ -163,7 +163,7 @@ void refuse_idle_settings(const Recipe& recipe, const std::set<std::string_view>
     refuse_if(recipe.is_dense(), key, "it is dense throughout");
   }
   refuse_if(recipe.schedule.order_every == 0 || recipe.has_fixed_mask(), "order_end",
-            "no row order is looked for again and again");
+            "the row order is not searched repeatedly");
 }
 
 std::string known_recipes() {
@@ -193,8 +193,8 @@ Recipe Recipe::parse(std::string_view text) {
     if (part == "fp8") {
       recipe.fp8 = true;
     } else {
-      WEFT_CHECK(equals != std::string_view::npos,
-                 "recipe '{}': '{}' is not of the form part=value", text, part);
+      WEFT_CHECK(equals != std::string_view::npos, "recipe '{}': '{}': accepted is part=value",
+                 text, part);
       set_part(recipe, part.substr(0, equals), part.substr(equals + 1));
       given.insert(part.substr(0, equals));
     }
@@ -207,7 +207,7 @@ Recipe Recipe::parse(std::string_view text) {
 
 void Recipe::check(const Pattern& pattern) const {
   const auto refuse = [&](const std::string& reason) {
-    WEFT_CHECK(reason.empty(), "recipe '{}' makes no sense at {}: {}", name, pattern.str(), reason);
+    WEFT_CHECK(reason.empty(), "recipe '{}' is not valid at {}: {}", name, pattern.str(), reason);
   };
   const auto ask = [&](const auto& part) {
     if (part.objection != nullptr) refuse(part.objection(*this, pattern));
@@ -215,9 +215,7 @@ void Recipe::check(const Pattern& pattern) const {
   ask(*backward);
   ask(*gradient);
   if (!decay->none() && (!forward->by_magnitude || has_fixed_mask())) {
-    refuse(
-        "the decay steers which weights a mask chooses, and this mask is not chosen by magnitude "
-        "again and again");
+    refuse("the decay needs a mask that is repeatedly chosen by magnitude");
   }
   ask(*forward);
   if (schedule.dense_head + schedule.dense_tail >= 1.0) {

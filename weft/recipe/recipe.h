@@ -34,7 +34,7 @@ struct Schedule {
   // as often as it pays (mask_interval in schedule.h).
   int64_t mask_every = kAuto;
   int64_t permutation_every = 0;  // steps from one search for a permutation to the next; 0: none
-  int64_t order_every = 0;     // steps from one search for a row order to the next; 0: as rows lie
+  int64_t order_every = 0;     // steps from one search for a row order to the next; 0: no row order
   double order_end = 0.25;     // share of the steps after which a row order stays as it is
   double dense_head = 0.0;     // share of the steps, at the beginning, that is dense
   double dense_tail = 0.0;     // share of the steps, at the end, that is dense

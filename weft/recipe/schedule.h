@@ -1,4 +1,4 @@
-// When a recipe is dense, when its masks and orders are found anew, and how far its removal of
+// When a recipe is dense, when its masks and orders are found again, and how far its removal of
 // candidates has come. Steps are those of the optimiser, from 0; shares are of the total, a head
 // rounded up to whole steps and a tail rounded down.
 //
@@ -18,8 +18,8 @@ bool is_dense_step(const Recipe& recipe, int64_t step, int64_t total_steps);
 double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps);
 
 // Steps from one mask to the next; 0: it is found once. Always 1 for masks that are not found by
-// magnitude. With kAuto it is 1 for masks that cost next to nothing, and for a transposable mask the
-// least interval at which finding it takes at most 2 % of a step:
+// magnitude. With kAuto it is 1 for masks that cost next to nothing, and for a transposable mask
+// the least interval at which finding it takes at most 2 % of a step:
 //
 //   interval = ⌈ solver's ns per weight (mask/solver.h) / (0.02 · 65 ns) ⌉
 //
@@ -30,8 +30,8 @@ double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps)
 // the day: a run repeats to the bit on any machine.
 int64_t mask_interval(const Recipe& recipe, const Pattern& pattern);
 
-// Whether a multiple of `every` lies in (last, step]: what comes every so many steps, and was last
-// looked at in step `last`, is due.
+// Whether a multiple of `every` is in (last, step]: work that is due every `every` steps and was
+// last checked in step `last` is due.
 bool comes_due(int64_t every, int64_t last, int64_t step);
 
 // Whether a search for a row order is due: until order_end, because a new order changes many masks

@@ -86,7 +86,7 @@ void shrink_fours(const T* w, uint64_t kept, T beta, T* out) {
   }
 }
 
-// A row of groups of four that lie side by side, from `col` on; returns the first column left over.
+// A row of groups of four that are adjacent, from `col` on; returns the first column left over.
 template <typename T>
 int64_t shrink_words(const T* row, const Mask& mask, int64_t r, T beta, T* out) {
   int64_t col = 0;
@@ -169,9 +169,9 @@ void soft_values(const LayerInput& input, const LayerState& state, const T* weig
 }
 
 std::string soft_objection(const Recipe& recipe, const Pattern& pattern) {
-  return mask_interval(recipe, pattern) == 1
-             ? ""
-             : "the soft threshold is continuous only if it follows the weights at every step";
+  return mask_interval(recipe, pattern) == 1 ? ""
+                                             : "the soft threshold needs mask_every=1: it is "
+                                               "continuous only if updated at every step";
 }
 
 constexpr std::string_view kSoftSettings[] = {"mask_every", "order_every", "order_end"};

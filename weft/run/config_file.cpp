@@ -52,10 +52,11 @@ std::string with_letters(std::string_view text, Change change) {
 std::string hidden_letters(std::string_view text, const std::string& file) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte order mark
   WEFT_CHECK(text.find("\\U000F") == text.npos && text.find("\\U000f") == text.npos,
-             "{}: \\U000F....: letters for private use are not accepted", file);
+             "{}: \\U000F....: private-use characters are not accepted", file);
   return with_letters(text, [&](char32_t letter) {
     WEFT_CHECK(letter < kHiddenAt || letter > kHiddenAt + kLastHidden,
-               "{}: U+{:X} is for private use, and not accepted", file, static_cast<int>(letter));
+               "{}: U+{:X}: private-use characters are not accepted", file,
+               static_cast<int>(letter));
     return letter >= kFirstHidden && letter <= kLastHidden ? kHiddenAt + letter : letter;
   });
 }
@@ -71,7 +72,7 @@ std::string text_of(const toml::node& node) {
   if (const auto* whole = node.as_integer()) return fmt::format("{}", whole->get());
   if (const auto* real = node.as_floating_point()) return fmt::format("{}", real->get());
   if (const auto* truth = node.as_boolean()) return truth->get() ? "true" : "false";
-  throw Error("it is no text, number, truth value or list of these");
+  throw Error("accepted are texts, numbers, true, false and lists of these");
 }
 
 std::vector<std::string> texts_of(const toml::node& node) {
@@ -104,7 +105,7 @@ void read_config(const std::filesystem::path& path, RunOptions& options,
     const std::string where = fmt::format("{}:{}", file, key.source().begin.line);
     const OptionField& field = option_field(name, where);
     WEFT_CHECK(std::ranges::find(except, name) == except.end(),
-               "{}: the key '{}' does not go with this command", where, name);
+               "{}: key '{}' is not accepted by this command", where, name);
     try {
       field.set(options, texts_of(node));
     } catch (const Error& error) {

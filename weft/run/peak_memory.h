@@ -1,5 +1,4 @@
-// The most memory that this process has had resident so far, in bytes; 0 if the system does not
-// say.
+// The peak resident memory of this process so far, in bytes; 0 if the system does not report it.
 #pragma once
 
 #include <cstdint>

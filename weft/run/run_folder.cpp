@@ -44,7 +44,7 @@ void refuse_links(const fs::path& folder) {
                       name == "model.safetensors" || name == "packed.safetensors" ||
                       name.starts_with("step-");
     WEFT_CHECK(!ours || !entry->is_symlink(failure),
-               "{}: a symbolic link, which a run does not write through: remove it, or choose "
+               "{}: is a symbolic link, which weft does not write through: remove it, or choose "
                "another folder",
                shown(entry->path()));
   }
@@ -57,10 +57,11 @@ void RunFolder::require_free(const fs::path& path) {
   const RunFolder folder(path);
   std::error_code failure;
   WEFT_CHECK(!fs::exists(folder.record(), failure),
-             "{}: holds a run already: go on with --resume, or choose another folder", shown(path));
+             "{}: has a run already: continue it with --resume, or choose another folder",
+             shown(path));
   WEFT_CHECK(!fs::exists(path / "checkpoints", failure) || folder.checkpoints().empty() ||
                  folder.checkpoints().front() == 0,
-             "{}: holds checkpoints of a run that is gone: choose another folder", shown(path));
+             "{}: has checkpoints without a run.json: choose another folder", shown(path));
 }
 
 RunFolder RunFolder::create(const fs::path& path) {
@@ -70,7 +71,7 @@ RunFolder RunFolder::create(const fs::path& path) {
   folder.made_ = !fs::exists(path, failure);
   make_folder(path / "checkpoints");
   folder.lock();
-  require_free(path);  // nobody came in between
+  require_free(path);  // no other process came in between
   fs::remove(folder.checkpoint(0), failure);
   WEFT_CHECK(!failure, "{}: cannot be removed: {}", shown(folder.checkpoint(0)), failure.message());
   return folder;
@@ -86,8 +87,8 @@ void RunFolder::discard() const {
 RunFolder RunFolder::open(const fs::path& path) {
   RunFolder folder(path);
   std::error_code failure;
-  WEFT_CHECK(fs::exists(folder.record(), failure), "{}: no run there: it has no run.json",
-             shown(path));
+  WEFT_CHECK(fs::exists(folder.record(), failure),
+             "{}: not the folder of a run: run.json is missing", shown(path));
   make_folder(path / "checkpoints");
   folder.lock();
   return folder;
@@ -104,7 +105,7 @@ void RunFolder::lock() {
   lock_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   WEFT_CHECK(lock_ >= 0, "{}: cannot be opened: {}", shown(path_), std::strerror(errno));
   WEFT_CHECK(::flock(lock_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
-             "{}: another process is at this run", shown(path_));
+             "{}: another process uses this run", shown(path_));
   for (const fs::path& folder : {path_, path_ / "checkpoints"}) {
     refuse_links(folder);
     remove_stale_temporaries(folder);
@@ -151,14 +152,14 @@ void RunFolder::put_aside(int64_t step) const {
 Json read_run_record(const fs::path& folder) {
   const fs::path path = folder / "run.json";
   std::error_code failure;
-  WEFT_CHECK(fs::exists(path, failure), "{}: no run there: it has no run.json", shown(folder));
+  WEFT_CHECK(fs::exists(path, failure), "{}: not the folder of a run: run.json is missing",
+             shown(folder));
   const std::string name = shown(path);
   Json record = Json::parse(read_small_file(path), name);
   WEFT_CHECK(record.is_object() && record.contains("format") && record["format"] == "weft.run",
              "{}: not the record of a run of weft", name);
-  WEFT_CHECK(record.contains("version") && record["version"] == 1,
-             "{}: version {}, and this weft knows 1", name,
-             record.contains("version") ? printable(record["version"].dump()) : "unknown");
+  WEFT_CHECK(record.contains("version") && record["version"] == 1, "{}: version {}: accepted is 1",
+             name, record.contains("version") ? printable(record["version"].dump()) : "unknown");
   for (const char* member : {"options", "environment", "plan", "status"}) {
     WEFT_CHECK(record.contains(member), "{}: '{}' is missing", name, member);
   }
@@ -175,7 +176,7 @@ RunOptions resume_options(const fs::path& folder) {
     WEFT_CHECK(environment.contains("threads") && environment["threads"].is_number_unsigned() &&
                    environment["threads"].get<uint64_t>() >= 1 &&
                    environment["threads"].get<uint64_t>() <= kMaxThreads,
-               "{}: the number of threads is none of 1 to {}", name, kMaxThreads);
+               "{}: the number of threads is not in 1 to {}", name, kMaxThreads);
     options.threads = environment["threads"].get<int64_t>();
   }
   return options;
@@ -202,13 +203,13 @@ std::vector<StepSeconds> read_step_seconds(const fs::path& path, int64_t steps) 
                "{}: not the line of step {}", where, seconds.size() + 1);
     WEFT_CHECK(entry.contains("step_ms") && entry["step_ms"].is_number() &&
                    entry["step_ms"].get<double>() > 0.0,
-               "{}: 'step_ms' is no time", where);
+               "{}: 'step_ms' is not a time", where);
     WEFT_CHECK(static_cast<int64_t>(seconds.size()) < steps,
-               "{}: one step more than the {} that the run took", where, steps);
+               "{}: has more steps than the {} of the run", where, steps);
     const bool measuring = entry.contains("measuring") && entry["measuring"] == true;
     seconds.push_back({1e-3 * entry["step_ms"].get<double>(), measuring});
   }
-  WEFT_CHECK(static_cast<int64_t>(seconds.size()) == steps, "{}: has {} steps, and the run took {}",
+  WEFT_CHECK(static_cast<int64_t>(seconds.size()) == steps, "{}: has {} steps, but the run has {}",
              name, seconds.size(), steps);
   return seconds;
 }

@@ -4,8 +4,8 @@
 #include <re2/re2.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <map>
 
 #include "weft/core/error.h"
 #include "weft/core/number.h"
@@ -18,22 +18,36 @@
 namespace weft {
 namespace {
 
-// What suits a model where the user says nothing.
-struct ModelDefaults {
+// A model and the sizes and rate that it gets where the user gives none.
+struct ModelEntry {
+  std::string_view name;
+  ModelKind kind;
   int64_t width, depth, heads, batch;
   double adamw_rate;
 };
-const std::map<std::string, ModelDefaults>& model_defaults() {
-  static const std::map<std::string, ModelDefaults> defaults = {
-      {"mlp", {256, 2, 1, 128, 1e-3}},
-      {"cnn", {16, 1, 1, 64, 6e-3}},  // glyphs, 600 steps: 93 % at 4e-3; 800 steps: 95 at 6e-3
-      {"vit", {96, 4, 4, 64, 1e-3}},
-      {"gpt", {256, 4, 4, 8, 1e-3}}};
-  return defaults;
+constexpr std::array kModels = {
+    ModelEntry{"mlp", ModelKind::kMlp, 256, 2, 1, 128, 1e-3},
+    // glyphs, 600 steps: 93 % at 4e-3; 800 steps: 95 % at 6e-3
+    ModelEntry{"cnn", ModelKind::kCnn, 16, 1, 1, 64, 6e-3},
+    ModelEntry{"vit", ModelKind::kVit, 96, 4, 4, 64, 1e-3},
+    ModelEntry{"gpt", ModelKind::kGpt, 256, 4, 4, 8, 1e-3},
+};
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const ModelEntry& each : kModels) names.emplace_back(each.name);
+  return names;
+}
+
+const ModelEntry& model_entry(const std::string& name) {
+  const auto* const found = std::ranges::find(kModels, name, &ModelEntry::name);
+  WEFT_CHECK(found != kModels.end(), "model '{}': accepted are {}", printable(name),
+             fmt::join(model_names(), ", "));
+  return *found;
 }
 
 const std::string& only_one(const std::vector<std::string>& values) {
-  WEFT_CHECK(values.size() == 1, "{} values, and one is wanted", values.size());
+  WEFT_CHECK(values.size() == 1, "{} values: accepted is one", values.size());
   return values.front();
 }
 
@@ -100,17 +114,10 @@ OptionField flag(const char* name, bool RunOptions::*member, const char* help) {
 // Throws Error if a dense run cannot count the flips that this recipe would have.
 void check_flips_of(const RecipeAtPattern& counted) {
   const Recipe recipe = Recipe::parse(counted.recipe);
-  WEFT_CHECK(!recipe.is_dense(), "'{}' has no masks: name a sparse recipe",
+  WEFT_CHECK(!recipe.is_dense(), "'{}' has no masks: accepted are sparse recipes",
              printable(counted.recipe));
-  WEFT_CHECK(recipe.forward->scores == nullptr,
-             "'{}' finds its masks by scores, which a dense run does not have",
+  WEFT_CHECK(recipe.forward->scores == nullptr, "'{}' finds masks by scores; a dense run has none",
              printable(counted.recipe));
-}
-
-std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, defaults] : model_defaults()) names.push_back(name);
-  return names;
 }
 
 std::vector<OptionField> make_fields() {
@@ -118,15 +125,16 @@ std::vector<OptionField> make_fields() {
   using O = RunOptions;
   return {
       text("model", "NAME", &O::model, one_of(model_names()), "mlp, cnn, vit or gpt"),
-      integer("width", &O::width, 0, 1 << 16, "Width of the model; 0: what suits it"),
-      integer("depth", &O::depth, 0, 1000,
-              "Hidden layers (mlp), blocks per stage (cnn), blocks (vit, gpt); 0: what suits"),
-      integer("heads", &O::heads, 0, 1 << 10, "Heads of attention (vit, gpt); 0: what suits"),
-      integer("context", &O::context, 1, 1 << 20, "Bytes that a gpt sees"),
-      integer("patch", &O::patch, 1, 4096, "Side of the patches of a vit"),
+      integer("width", &O::width, 0, 1 << 16, "Width of the model; 0: the model's default"),
+      integer(
+          "depth", &O::depth, 0, 1000,
+          "Hidden layers (mlp), blocks per stage (cnn), blocks (vit, gpt); 0: the model's default"),
+      integer("heads", &O::heads, 0, 1 << 10, "Attention heads (vit, gpt); 0: the model's default"),
+      integer("context", &O::context, 1, 1 << 20, "Context length of a gpt, in bytes"),
+      integer("patch", &O::patch, 1, 4096, "Patch size of a vit"),
       text(
           "init", "FILE", &O::init, [](const std::string&) {},
-          "Begin with the weights of this safetensors file; static keeps its zeros"),
+          "Initial weights, from a safetensors file; static keeps its zeros"),
       text(
           "data", "DATA", &O::data, [](const std::string& v) { DataSpec::parse(v); },
           "glyphs, idx:DIR, cifar10:DIR, text:PATH, or text for the C++ headers here"),
@@ -134,46 +142,47 @@ std::vector<OptionField> make_fields() {
       integer("test-images", &O::test_images, 1, kMany, "glyphs: images to test on"),
       text(
           "recipe", "NAME[+PART=VALUE]", &O::recipe, [](const std::string& v) { Recipe::parse(v); },
-          "How layers train: see weft recipes"),
+          "Training method of sparse layers: see weft recipes"),
       text(
           "pattern", "N:M[xS]", &O::pattern, [](const std::string& v) { Pattern::parse(v); },
           "keep:group, as in 2:4; with xS, S rows share it"),
-      {"rule", "RE=RECIPE[@N:M]", "Another recipe for layers whose name matches; the first counts",
+      {"rule", "RE=RECIPE[@N:M]", "Recipe for layers whose name matches; the first match counts",
        OptionKind::kTexts, [](const O& o) { return o.rules; },
        [](O& o, const std::vector<std::string>& values) {
          for (const std::string& value : values) parse_rule(value, Pattern(2, 4));
          o.rules = values;
        }},
-      flag("sparse-ends", &O::sparse_ends, "The first and the last layer sparse as well"),
+      flag("sparse-ends", &O::sparse_ends, "Make the first and the last layer sparse too"),
       text("precision", "fp32|bf16", &O::precision, one_of({"fp32", "bf16"}),
            "bf16: operands and activations; weights, sums and the optimiser stay fp32"),
       integer("steps", &O::steps, 1, kMany, "Optimiser steps"),
       integer("batch", &O::batch, 0, 1 << 24,
-              "Images, or windows of text, per step; 0: what suits"),
-      integer("accumulate", &O::accumulate, 1, 1 << 16, "Micro-batches that a step is cut into"),
+              "Images, or windows of text, per step; 0: the model's default"),
+      integer("accumulate", &O::accumulate, 1, 1 << 16, "Micro-batches per step"),
       text("optimizer", "NAME", &O::optimizer, one_of({"adamw", "sgd"}), "adamw or sgd"),
-      number("learning-rate", &O::learning_rate, 0, 1e6, "At its highest; 0: what suits the model"),
-      number("momentum", &O::momentum, 0, 0.99999, "Of sgd, and beta1 of adamw"),
-      number("beta2", &O::beta2, 0, 0.9999999, "Of adamw"),
-      number("weight-decay", &O::weight_decay, 0, 1e6, "On matrices, not on biases and norms"),
-      number("warmup", &O::warmup, 0, 1, "Share of the steps until the learning rate is reached"),
-      number("final-rate", &O::final_rate, 0, 1,
-             "Share of the learning rate that the cosine ends at"),
-      number("clip", &O::clip, 0, 1e30, "Norm that gradients are clipped to; 0: never"),
-      number("label-smoothing", &O::label_smoothing, 0, 0.999, "Mass given to all classes alike"),
+      number("learning-rate", &O::learning_rate, 0, 1e6,
+             "Peak learning rate; 0: the model's default"),
+      number("momentum", &O::momentum, 0, 0.99999, "SGD momentum / AdamW beta1"),
+      number("beta2", &O::beta2, 0, 0.9999999, "AdamW beta2"),
+      number("weight-decay", &O::weight_decay, 0, 1e6, "Weight decay, on matrices only"),
+      number("warmup", &O::warmup, 0, 1, "Warm-up, as a share of the steps"),
+      number("final-rate", &O::final_rate, 0, 1, "Last learning rate, as a share of the peak"),
+      number("clip", &O::clip, 0, 1e30, "Norm to clip gradients to; 0: no clipping"),
+      number("label-smoothing", &O::label_smoothing, 0, 0.999, "Label smoothing"),
       integer("seed", &O::seed, 0, std::numeric_limits<int64_t>::max(),
-              "Of weights, order and samples"),
-      integer("eval-every", &O::eval_every, 0, kMany, "Steps between evaluations; 0: at the end"),
+              "Seed of weights, sample order and sampling"),
+      integer("eval-every", &O::eval_every, 0, kMany,
+              "Steps between evaluations; 0: only at the end"),
       integer("eval-samples", &O::eval_samples, -1, kMany,
-              "Test samples to evaluate, spread over all; 0: all; -1: up to 10000 images, or "
-              "windows of 128 KiB of text in all"),
+              "Test samples per evaluation, evenly spread; 0: all; -1: up to 10000 images, or 128 "
+              "KiB of text"),
       integer("checkpoint-every", &O::checkpoint_every, 0, kMany,
               "Steps between checkpoints; 0: only when stopped"),
       integer("telemetry-every", &O::telemetry_every, 0, kMany,
-              "Steps between the figures that cost time; 0: never"),
+              "Steps between costly telemetry figures; 0: never"),
       flag("dense-flips", &O::dense_flips,
-           "Of a dense run: count flips in the masks that a sparse run would have"),
-      {"flips-of", "RECIPE[@N:M]", "The sparse run whose masks are counted so (default: ste)",
+           "In a dense run: count the mask flips that a sparse run would have"),
+      {"flips-of", "RECIPE[@N:M]", "The recipe whose mask flips are counted (default: ste)",
        OptionKind::kTexts, [](const O& o) { return o.flips_of; },
        [](O& o, const std::vector<std::string>& values) {
          for (const std::string& value : values) {
@@ -184,9 +193,9 @@ std::vector<OptionField> make_fields() {
       integer("threads", &O::threads, 0, kMaxThreads, "Threads; 0: all cores"),
       text(
           "plan", "auto|dense|sparse|FILE", &O::plan, [](const std::string&) {},
-          "Who decides how products are computed; FILE: the run.json of a run to repeat"),
+          "auto: measure; dense or sparse: all products; FILE: as in this run.json"),
       text("export", "dense|packed", &O::exports, one_of({"dense", "packed"}),
-           "packed: packed.safetensors too, without the zeros"),
+           "packed: also write packed.safetensors, without zeros"),
   };
 }
 
@@ -229,6 +238,8 @@ std::vector<std::string> texts_of(const Json& value) {
 
 }  // namespace
 
+ModelKind model_kind(const std::string& name) { return model_entry(name).kind; }
+
 RecipeAtPattern parse_recipe_at(const std::string& text, const Pattern& otherwise) {
   const size_t at = std::min(text.find('@'), text.size());
   RecipeAtPattern found{text.substr(0, at), otherwise, at < text.size()};
@@ -251,10 +262,10 @@ std::vector<RecipeAtPattern> counted_flips(const RunOptions& options) {
 RunRule parse_rule(const std::string& text, const Pattern& otherwise) {
   const size_t equals = text.find('=');
   WEFT_CHECK(equals != std::string::npos && equals > 0,
-             "rule '{}': write LAYERS=RECIPE or LAYERS=RECIPE@N:M", printable(text));
+             "rule '{}': accepted is LAYERS=RECIPE or LAYERS=RECIPE@N:M", printable(text));
   const RunRule rule{parse_recipe_at(text.substr(equals + 1), otherwise), text.substr(0, equals)};
   const RE2 expression(rule.layers, RE2::Quiet);
-  WEFT_CHECK(expression.ok(), "rule '{}': no regular expression: {}", printable(text),
+  WEFT_CHECK(expression.ok(), "rule '{}': not a regular expression: {}", printable(text),
              expression.error());
   return rule;
 }
@@ -277,23 +288,21 @@ void RunOptions::check_training() const {
   Recipe::parse(recipe).check(Pattern::parse(pattern));
   for (const std::string& rule : rules) parse_rule(rule, Pattern::parse(pattern));
   for (const RecipeAtPattern& counted : counted_flips(*this)) check_flips_of(counted);
-  WEFT_CHECK(batch >= 1 && batch % accumulate == 0, "batch {} cannot be cut into {} micro-batches",
-             batch, accumulate);
+  WEFT_CHECK(batch >= 1 && batch % accumulate == 0,
+             "batch {} is not a multiple of {} micro-batches", batch, accumulate);
 }
 
 void RunOptions::check() const {
   check_training();
   const bool text = DataSpec::parse(data).kind == DataKind::kText;
-  WEFT_CHECK(text == (model == "gpt"), "model {} learns from {}, and data '{}' is {}", model,
-             model == "gpt" ? "text" : "images", data, text ? "text" : "images");
+  WEFT_CHECK(text == (model_kind(model) == ModelKind::kGpt),
+             "model {} needs {}, but data '{}' is {}", model, text ? "images" : "text", data,
+             text ? "text" : "images");
 }
 
 RunOptions RunOptions::resolved() const {
   RunOptions all = *this;
-  const auto found = model_defaults().find(model);
-  WEFT_CHECK(found != model_defaults().end(), "model '{}': accepted are {}", printable(model),
-             fmt::join(model_names(), ", "));
-  const ModelDefaults& defaults = found->second;
+  const ModelEntry& defaults = model_entry(model);
   if (all.width == 0) all.width = defaults.width;
   if (all.depth == 0) all.depth = defaults.depth;
   if (all.heads == 0) all.heads = defaults.heads;
@@ -302,7 +311,8 @@ RunOptions RunOptions::resolved() const {
     all.learning_rate = optimizer == "sgd" ? 0.05 : defaults.adamw_rate;
   }
   if (all.eval_samples < 0) {
-    all.eval_samples = model == "gpt" ? std::max<int64_t>(1, kEvalBytes / context) : kEvalImages;
+    all.eval_samples =
+        defaults.kind == ModelKind::kGpt ? std::max<int64_t>(1, kEvalBytes / context) : kEvalImages;
   }
   return all;
 }
@@ -315,7 +325,7 @@ Json RunOptions::to_json() const {
 
 RunOptions RunOptions::from_json(const Json& object, const std::string& what) {
   RunOptions options;
-  WEFT_CHECK(object.is_object(), "{}: the options are no object", what);
+  WEFT_CHECK(object.is_object(), "{}: 'options' is not an object", what);
   for (const Json::Member& member : object.members()) {
     const OptionField& field = option_field(member.name, what);
     try {

@@ -18,7 +18,7 @@ namespace weft {
 
 struct RunOptions {
   std::string model = "cnn";
-  int64_t width = 0;  // 0, here and below: what suits the model (resolved())
+  int64_t width = 0;  // 0, here and below: the model's default (resolved())
   int64_t depth = 0;
   int64_t heads = 0;
   int64_t context = 128;
@@ -51,7 +51,7 @@ struct RunOptions {
   int64_t seed = 1;
 
   int64_t eval_every = 0;
-  int64_t eval_samples = -1;  // -1: what suits (resolved()); 0: all
+  int64_t eval_samples = -1;  // -1: the default (resolved()); 0: all
   int64_t checkpoint_every = 100;
   int64_t telemetry_every = 10;
   bool dense_flips = false;
@@ -64,7 +64,7 @@ struct RunOptions {
   void check() const;
   // The same without the model and the data, which may be the caller's own.
   void check_training() const;
-  // With a number in place of every 0 that means "what suits", and of -1 for eval_samples: all
+  // With a number in place of every 0 that means the default, and of -1 for eval_samples: all
   // images up to kEvalImages, windows of text that hold kEvalBytes. Throws Error if the model is
   // unknown.
   static constexpr int64_t kEvalImages = 10'000;
@@ -74,6 +74,11 @@ struct RunOptions {
   Json to_json() const;
   static RunOptions from_json(const Json& object, const std::string& what);
 };
+
+// The networks that RunOptions::model names (weft/torch/model.h).
+enum class ModelKind : uint8_t { kMlp, kCnn, kVit, kGpt };
+// Throws Error that lists the accepted names.
+ModelKind model_kind(const std::string& name);
 
 // "sr-ste", or "sr-ste@1:4".
 struct RecipeAtPattern {

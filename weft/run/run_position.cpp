@@ -20,18 +20,17 @@ Json entry_of(const Metadata& metadata, const std::string& file) {
   Json entry = Json::parse(found->second, file);
   WEFT_CHECK(entry.is_object() && entry.contains("version"), "{}: the entry {} has no version",
              file, kEntry);
-  WEFT_CHECK(
-      entry["version"] == kCheckpointVersion,
-      "{}: a checkpoint of version {}, accepted is {}: train with the weft that wrote it, or "
-      "begin the run again",
-      file, printable(entry["version"].dump()), kCheckpointVersion);
+  WEFT_CHECK(entry["version"] == kCheckpointVersion,
+             "{}: checkpoint version {}: accepted is {}; continue with the weft that wrote it, or "
+             "start the run again",
+             file, printable(entry["version"].dump()), kCheckpointVersion);
   return entry;
 }
 
 int64_t whole_number(const Json& entry, const char* name) {
   const Json& value = entry[name];
   WEFT_CHECK(value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{1} << 62,
-             "'{}' is no whole number", name);
+             "'{}' is not an integer", name);
   return value.get<int64_t>();
 }
 
@@ -71,12 +70,12 @@ SavedPosition position_from(const Metadata& metadata, const std::string& file) {
     position.metrics_bytes = static_cast<uint64_t>(whole_number(entry, "metrics_bytes"));
     position.flips = amount(entry, "flips");
     position.train_seconds = amount(entry, "train_seconds");
-    WEFT_CHECK(entry["products"].is_array(), "'products' is no list");
+    WEFT_CHECK(entry["products"].is_array(), "'products' is not a list");
     for (const Json& product : entry["products"]) {
       position.products.insert(product.get<std::string>());
     }
     saved.optimizer_steps = entry["optimizer_steps"];
-    WEFT_CHECK(saved.optimizer_steps.is_object(), "'optimizer_steps' is no object");
+    WEFT_CHECK(saved.optimizer_steps.is_object(), "'optimizer_steps' is not an object");
   } catch (const Error& error) {
     throw Error(fmt::format("{}: the entry {} is malformed: {}", file, kEntry, error.what()));
   }

@@ -57,7 +57,7 @@ RunResult read_run_result(const std::filesystem::path& folder) {
   const Json record = read_run_record(folder);
   const std::string name = printable((folder / "run.json").string(), 4096);
   WEFT_CHECK(record["status"] == "done" && record.contains("result"),
-             "{}: the run is not finished: go on with `weft train --resume`", name);
+             "{}: the run is not finished: continue it with `weft train --resume`", name);
   try {
     return result_from(record["result"]);
   } catch (const Error& error) {

@@ -1,4 +1,4 @@
-// What a run has reached, as its run.json has it.
+// The result of a run, as in its run.json.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,7 @@ void read_checked(const SafetensorsReader& reader,
   const Header& header = reader.header();
   const std::string file = printable(reader.path().string(), 4096);
   const auto expected = header.metadata.find(kChecksum);
-  WEFT_CHECK(expected != header.metadata.end(), "{}: it has no checksum", file);
+  WEFT_CHECK(expected != header.metadata.end(), "{}: the checksum is missing", file);
   TensorBytes bytes;
   for (const TensorInfo& info : header.tensors) {
     const std::span<std::byte> out = place(info);
@@ -51,7 +51,7 @@ void read_checked(const SafetensorsReader& reader,
     bytes.push_back(out);
   }
   WEFT_CHECK(expected->second == sum_of(header.tensors, header.metadata, bytes),
-             "{}: damaged: its checksum is not that of its contents", file);
+             "{}: damaged: its checksum does not match its contents", file);
 }
 
 }  // namespace weft

@@ -58,12 +58,12 @@ torch::nn::Conv2dOptions Conv2dImpl::options_of(const torch::nn::Conv2dImpl& lay
 
 std::string Conv2dImpl::cannot_take(const torch::nn::Conv2dOptions& options) {
   if (get_if<torch::enumtype::kZeros>(&options.padding_mode()) == nullptr) {
-    return "pads with something else than zeros";
+    return "pads with other values than zeros";
   }
   const ConvShape s = geometry_of(options);
   if (get_if<PaddingSame>(&options.padding()) != nullptr &&
       (s.dilation_h * (s.kernel_h - 1) % 2 != 0 || s.dilation_w * (s.kernel_w - 1) % 2 != 0)) {
-    return "pads one side more than the other";
+    return "pads its sides differently";
   }
   return "";
 }
@@ -136,7 +136,7 @@ torch::Tensor Conv2dImpl::plain_forward(const torch::Tensor& x, const torch::Ten
 
 namespace {
 
-// {dx, dw}, of which only the one that is asked for is computed.
+// {dx, dw}; only the requested one is computed.
 torch::Tensor backward_of(const torch::Tensor& g, const torch::Tensor& x, const torch::Tensor& w,
                           const ConvShape& s, bool data) {
   const auto [dx, dw, db] = at::convolution_backward(
@@ -163,7 +163,7 @@ torch::Tensor Conv2dImpl::bias_gradient(const torch::Tensor& g) const {
 
 torch::Tensor Conv2dImpl::rows_of(const torch::Tensor& x) const {
   const ConvShape& s = layer_->geometry();
-  WEFT_CHECK(s.groups == 1, "{}: the groups of its channels see different inputs", name());
+  WEFT_CHECK(s.groups == 1, "{}: its groups of channels have different inputs", name());
   // [images, columns, positions]
   const torch::Tensor columns =
       at::im2col(x.detach(), {s.kernel_h, s.kernel_w}, {s.dilation_h, s.dilation_w},

@@ -27,9 +27,9 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
-    WEFT_CHECK(!torch::GradMode::is_enabled(),
-               "second derivatives of a weft layer are not defined: its operands are packed, and "
-               "its gradient goes straight through; call backward() without create_graph");
+    WEFT_CHECK(
+        !torch::GradMode::is_enabled(),
+        "second derivatives of a weft layer are not defined: call backward() without create_graph");
     const auto handle =
         c10::static_intrusive_pointer_cast<LayerHandle>(context->saved_data["layer"].toCapsule());
     LayerModule& module = *handle->module;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "weft/core/error.h"
+#include "weft/layer/activations.h"
 #include "weft/torch/layer_function.h"
 #include "weft/torch/state_tensors.h"
 #include "weft/torch/tensor_math.h"
@@ -38,14 +39,13 @@ uint64_t fingerprint_of(const torch::Tensor& weight) {
   return hash;
 }
 
-double cosine_of(const torch::Tensor& a, const torch::Tensor& b) {
-  const torch::Tensor x = a.to(torch::kDouble), y = b.to(torch::kDouble);
-  const double norms = x.norm().item<double>() * y.norm().item<double>();
-  return norms > 0.0 ? (x * y).sum().item<double>() / norms : 1.0;
-}
-
 torch::Tensor on_host(const torch::Tensor& t, torch::Dtype type) {
   return t.detach().to(torch::kCPU, type).contiguous();
+}
+
+double cosine_of(const torch::Tensor& a, const torch::Tensor& b) {
+  const torch::Tensor x = on_host(a, torch::kDouble), y = on_host(b, torch::kDouble);
+  return cosine(x.data_ptr<double>(), y.data_ptr<double>(), x.numel());
 }
 
 }  // namespace
@@ -199,8 +199,8 @@ bool LayerModule::prepared_for_weights() const {
 
 void LayerModule::require_same_weights() const {
   WEFT_CHECK(fingerprint_ == fingerprint_of(weight),
-             "the weights of {} changed, and not through weft::step(): take optimiser steps with "
-             "it, and after loading or editing weights call weights_changed()",
+             "the weights of {} changed outside weft::step(): take optimiser steps with "
+             "weft::step(), and call weights_changed() after loading or editing weights",
              layer().label());
 }
 

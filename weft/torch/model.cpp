@@ -2,7 +2,6 @@
 
 #include <torch/utils.h>
 
-#include "weft/core/error.h"
 #include "weft/torch/layer_module.h"
 
 namespace weft {
@@ -10,10 +9,12 @@ namespace weft {
 namespace {
 
 std::shared_ptr<Model> model_of(const RunOptions& options, const ModelShape& shape) {
-  if (options.model == "mlp") return make_mlp(options, shape);
-  if (options.model == "cnn") return make_cnn(options, shape);
-  if (options.model == "vit") return make_vit(options, shape);
-  WEFT_CHECK(options.model == "gpt", "model '{}': accepted are mlp, cnn, vit, gpt", options.model);
+  switch (model_kind(options.model)) {
+    case ModelKind::kMlp: return make_mlp(options, shape);
+    case ModelKind::kCnn: return make_cnn(options, shape);
+    case ModelKind::kVit: return make_vit(options, shape);
+    case ModelKind::kGpt: break;
+  }
   return make_gpt(options, shape);
 }
 

@@ -34,7 +34,7 @@ class RoutedWeight : public c10::TensorImpl {
 const RoutedWeight& routed(const torch::Tensor& w, bool transposed) {
   const auto* weight = dynamic_cast<const RoutedWeight*>(w.unsafeGetTensorImpl());
   WEFT_CHECK(weight != nullptr && weight->transposed() == transposed,
-             "the weight of a layer of weft is not used as a weight; densify the model first");
+             "the weight of a weft layer can only be used as a weight; densify the model first");
   return *weight;
 }
 
@@ -57,7 +57,7 @@ torch::Tensor routed_addmm(const torch::Tensor& bias, const torch::Tensor& x,
                            const torch::Tensor& w, const torch::Scalar& beta,
                            const torch::Scalar& alpha) {
   WEFT_CHECK(beta.toDouble() == 1.0 && alpha.toDouble() == 1.0,
-             "a layer of weft adds its bias as it is, not {} of it", beta.toDouble());
+             "a weft layer adds its bias unscaled, not {} of it", beta.toDouble());
   return with_bias(routed_matmul(x, w), bias);
 }
 
@@ -86,9 +86,8 @@ torch::Tensor routed_conv2d_padding(const torch::Tensor& x, const torch::Tensor&
 
 void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
   throw Error(
-      fmt::format("{} of the weight of a layer of weft: it can only be multiplied with. Take the "
-                  "parameter from "
-                  "parameters() instead, or densify the model first",
+      fmt::format("{} of the weight of a weft layer: only products with it are defined. Use the "
+                  "tensor from parameters(), or densify the model first",
                   op.schema().name()));
 }
 

@@ -1,8 +1,8 @@
 // A stand-in for the weight of a torch layer, so that the layer's own code computes by a recipe.
 //
-// C++ code calls torch::nn::Linear by its type: nothing can be put in its place. But it multiplies
-// with its member `weight`, and what a multiplication does is up to the dispatcher of torch. So
-// sparsify writes a tensor into that member that has no storage, only a layer of weft behind it
+// C++ code calls torch::nn::Linear by its type, so the module cannot be replaced. But it multiplies
+// with its member `weight`, and torch's dispatcher decides what a multiplication does. So
+// sparsify writes a tensor into that member that has no storage, only a reference to a weft layer
 // (RoutedWeight), and every way in which torch multiplies with it goes to that layer:
 //
 //   addmm(b, x, wᵀ), x.matmul(wᵀ), linear(x, w, b), conv2d(x, w, b, ...)   ->   layer.forward(x) +

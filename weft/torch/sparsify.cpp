@@ -61,7 +61,7 @@ class Places {
   std::set<const torch::nn::Module*> seen_;
 };
 
-// The addresses between which the elements of a tensor lie; nothing if it has no memory of its own
+// The address range of the elements of a tensor; nothing if it has no memory of its own
 // (the stand-in of routed_weight.h).
 struct Extent {
   uintptr_t begin = 0, end = 0;
@@ -98,7 +98,7 @@ class TiedWeights {
     }
   }
 
-  // Another module's tensor that lies in the memory of this weight; empty: there is none.
+  // Another module's tensor in the memory of this weight; empty: there is none.
   std::string other_owner(const Place& place) const {
     const Extent weight(weight_of(place));
     for (const Owned& owned : all_) {
@@ -177,8 +177,8 @@ std::string cannot_compute(const Place& place) {
   return "";
 }
 
-// Whoever else reads a tied weight reads all of it, and densify could not leave the masked weight
-// of one without changing what the other computes: such layers stay dense.
+// Another module that reads a tied weight reads all of it, and densify could not write the masked
+// weight for one without changing the other: such layers stay dense.
 std::string tied_reason(const TiedWeights& weights, const Place& place) {
   const std::string other = weights.other_owner(place);
   return other.empty() ? "" : fmt::format("tied: shares its weight with {}", other);
@@ -196,7 +196,7 @@ class Rules {
   explicit Rules(const SparsifyConfig& config) : config_(config) {
     for (const LayerRule& rule : config.rules) {
       auto compiled = std::make_unique<RE2>(rule.layers, RE2::Quiet);
-      WEFT_CHECK(compiled->ok(), "the rule '{}' is no regular expression: {}", rule.layers,
+      WEFT_CHECK(compiled->ok(), "rule '{}': not a regular expression: {}", rule.layers,
                  compiled->error());
       checked(rule.recipe, rule.pattern);
       expressions_.push_back(std::move(compiled));
@@ -229,7 +229,7 @@ class Rules {
     const Recipe recipe = Recipe::parse(text);
     recipe.check(pattern);
     WEFT_CHECK(config_.total_steps > 0 || !recipe.needs_total_steps(),
-               "recipe '{}' has a schedule in shares of the run: total_steps must be given", text);
+               "recipe '{}' has a schedule in shares of the run: total_steps is needed", text);
   }
 
   static Decision suited(const Place& place, Recipe recipe, const Pattern& pattern,

@@ -26,8 +26,8 @@ void require_scores_trained(const std::string& name, const LayerModule& layer,
                             torch::optim::Optimizer& optimizer) {
   if (!layer.scores.defined() || !layer.scores.requires_grad()) return;
   WEFT_CHECK(trains(optimizer, layer.scores),
-             "{}: the optimiser trains the weights and not the scores of '{}': make it after "
-             "sparsify, from all parameters that the model then has",
+             "{}: the optimiser has the weights but not the scores of '{}': create it after "
+             "sparsify, from all parameters of the model",
              name.empty() ? layer.name() : name, layer.settings().recipe.name);
 }
 

@@ -1,4 +1,4 @@
-// One optimiser step of a model with weft layers, and the only right way to take it.
+// One optimiser step of a model with weft layers. Steps must be taken through it.
 //
 //   loss.backward();                     once per micro-batch
 //   torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
@@ -6,8 +6,8 @@
 //
 // Adds the decay of each recipe to the clipped gradients, steps the optimiser, counts the step and
 // brings masks up to date that follow the weights, of the layers that this optimiser trains. What
-// comes every few steps waits for the next training pass (layer_module.h). Layers that it moved by
-// way of a weight they are tied to take up the change. Data-parallel runs reduce their gradients
+// comes every few steps waits for the next training pass (layer_module.h). Layers whose
+// tied weight it moved are updated too. Data-parallel runs reduce their gradients
 // before.
 //
 // Throws Error, before anything has changed, if the optimiser trains the weights of an lbc layer

@@ -11,7 +11,7 @@
 
 namespace weft {
 
-// Where the elements of a tensor lie; T is float or Bf16.
+// Pointer to the elements of a tensor; T is float or Bf16.
 template <typename T>
 T* data_of(const torch::Tensor& t) {
   if constexpr (std::is_same_v<T, Bf16>) {

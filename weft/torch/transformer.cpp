@@ -16,7 +16,7 @@ torch::nn::LayerNorm norm_of(int64_t width) {
 
 const BlockOptions& checked(const BlockOptions& options) {
   WEFT_CHECK(options.heads >= 1 && options.width % options.heads == 0,
-             "a width of {} cannot be cut into {} heads", options.width, options.heads);
+             "width {} is not a multiple of {} heads", options.width, options.heads);
   return options;
 }
 

@@ -14,7 +14,7 @@ class Vit : public Model {
  public:
   Vit(const RunOptions& options, const ModelShape& shape) : patch_(options.patch) {
     WEFT_CHECK(shape.height % patch_ == 0 && shape.width % patch_ == 0,
-               "images of {}x{} cannot be cut into patches of {}x{}", shape.height, shape.width,
+               "images of {}x{} are not a multiple of patches of {}x{}", shape.height, shape.width,
                patch_, patch_);
     const int64_t width = options.width;
     const int64_t patches = (shape.height / patch_) * (shape.width / patch_);

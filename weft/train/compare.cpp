@@ -33,7 +33,7 @@ void require_same_options(const std::filesystem::path& folder, const RunOptions&
     // Whose flips a dense run counts depends on the recipes that it began with.
     if (field.name == "threads" || field.name == "flips-of") continue;
     if (field.get(there) == field.get(wanted)) continue;
-    throw Error(fmt::format("{}: a run with --{} {}, and {} is asked for: choose another folder",
+    throw Error(fmt::format("{}: has a run with {} {}, not {}: choose another folder",
                             printable(folder.string(), 4096), field.name,
                             fmt::join(field.get(there), " "), fmt::join(field.get(wanted), " ")));
   }
@@ -86,7 +86,7 @@ class Turns {
     const Json saved = Json::parse(read_small_file(path()), name);
     for (const Json::Member& member : saved.members()) {
       WEFT_CHECK(member.value.is_string() && is_folder_name(member.value.get<std::string>()),
-                 "{}: '{}' takes turns with no run", name, printable(member.name));
+                 "{}: '{}' is not interleaved with any run", name, printable(member.name));
       dense_of_[member.name] = member.value.get<std::string>();
     }
   }

@@ -41,13 +41,13 @@ struct CompareResult {
   std::vector<CompareRow> rows;
 };
 
-// Where a run of a comparison lies below its folder: "s-ste-2of4-seed1".
+// The folder of a run below that of its comparison: "s-ste-2of4-seed1".
 std::string run_folder_name(const std::string& recipe, const std::string& pattern, int64_t seed);
 
 // Goes on until all is done, or `stop` is set, which is looked at before every run begins, between
-// steps and between batches of evaluations: then nothing is returned, and a later call with the same
-// options goes on. `progress` hears the share of the steps that is done. Throws
-// Error if the folder has runs with other options.
+// steps and between batches of evaluations: then nothing is returned, and a later call with the
+// same options continues. `progress` is called with the share of steps done. Throws Error if the
+// folder has runs with other options.
 std::optional<CompareResult> compare(const std::filesystem::path& folder,
                                      const CompareOptions& options, const std::atomic<int>* stop,
                                      const std::function<void(double)>& progress,

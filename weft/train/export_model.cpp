@@ -29,7 +29,7 @@ bool keeps_both_axes(const LayerModule& layer) {
                  .violations == 0;
 }
 
-// Empty: rows share as they lie.
+// Empty: rows share without a row order.
 std::string row_order_of(const LayerModule& layer, const std::string& weight) {
   return layer.state().row_order.empty() || !keeps_pattern(layer) ? "" : row_order_name(weight);
 }
@@ -103,7 +103,7 @@ bool export_packed(const std::filesystem::path& from, const std::filesystem::pat
   const Checkpoint checkpoint = Checkpoint::open(from);
   std::map<std::string, PackChoice> chosen;
   for (const auto& [name, promise] : checkpoint.sparsity().tensors) {
-    chosen.emplace(name, PackChoice{promise.as_rows_lie()});
+    chosen.emplace(name, PackChoice{promise.without_row_order()});
   }
   if (chosen.empty()) return false;
   CheckpointWriter writer(to, packed_layout(checkpoint, chosen, PackedFormat::kWeft));

@@ -1,4 +1,4 @@
-// The model that a run leaves: what its products multiply with, and what that promises.
+// The model of a finished run: the weights that its products use, and their declared sparsity.
 #pragma once
 
 #include <filesystem>

@@ -40,10 +40,10 @@ void require_fitting(const Checkpoint& checkpoint, const FoundTensors& found,
     const TensorInfo& info = one->second->info;
     const std::string where =
         fmt::format("{}: tensor '{}'", printable(checkpoint.file_of(*one->second), 4096), name);
-    WEFT_CHECK(tensor.sizes() == info.shape, "{} is of shape {}, and the model's of {}", where,
+    WEFT_CHECK(tensor.sizes() == info.shape, "{} has shape {}, the model's has {}", where,
                shape_text(info.shape), shape_text(tensor.sizes().vec()));
     if (tensor.is_floating_point()) {
-      WEFT_CHECK(is_weight_dtype(info.dtype), "{} is of {}: accepted are F32, F16, BF16 and F64",
+      WEFT_CHECK(is_weight_dtype(info.dtype), "{} is {}: accepted are F32, F16, BF16 and F64",
                  where, dtype_name(info.dtype));
     }
   }
@@ -57,8 +57,8 @@ torch::Tensor read_as(const torch::Tensor& model, const Checkpoint& checkpoint,
                        printable(from.info.name));
   };
   if (!model.is_floating_point()) {
-    WEFT_CHECK(stored.scalar_type() == model.scalar_type(), "{} is of {}, and the model's of {}",
-               where(), c10::toString(stored.scalar_type()), c10::toString(model.scalar_type()));
+    WEFT_CHECK(stored.scalar_type() == model.scalar_type(), "{} is {}, the model's is {}", where(),
+               c10::toString(stored.scalar_type()), c10::toString(model.scalar_type()));
     return stored;
   }
   torch::Tensor weights = stored.to(model.scalar_type());
@@ -79,7 +79,7 @@ void note_left_out(const Checkpoint& checkpoint, const NamedTensors& wanted,
     if (count++ == 0) first = &tensor.info.name;
   }
   if (count == 0) return;
-  note(fmt::format("{}: tensor '{}'{}: the model has none of that name, left out",
+  note(fmt::format("{}: tensor '{}'{}: ignored: the model has no such tensor",
                    printable(checkpoint.paths().front().string(), 4096), printable(*first),
                    count == 1 ? "" : fmt::format(" and {} more", count - 1)));
 }

@@ -1,4 +1,4 @@
-// The weights that a run begins with where they are not random: those of a safetensors checkpoint.
+// Initial weights of a run from a safetensors checkpoint.
 #pragma once
 
 #include <filesystem>

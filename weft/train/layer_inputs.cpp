@@ -31,7 +31,7 @@ void run_network(const NetworkSamples& on) {
   }
 }
 
-// Begins anew, and takes the mean over all batches while this is in scope.
+// Restarts, and takes the mean over all batches while this is in scope.
 class FreshStatistics {
  public:
   explicit FreshStatistics(torch::nn::BatchNorm2dImpl& norm)

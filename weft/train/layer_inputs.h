@@ -1,5 +1,5 @@
-// What goes into the layers of a network while it runs on its training samples, and the batch
-// normalisation that these samples call for.
+// The inputs of the layers of a network while it runs on its training samples, and the batch
+// normalisation statistics of these samples.
 //
 // Samples are spread evenly over the training set, so that all classes and places are among them;
 // the network is in evaluation mode and stays as it is.

@@ -73,7 +73,7 @@ RunParts load_model(const std::filesystem::path& folder, const std::string& data
   const auto path = folder / "model.safetensors";
   std::error_code failure;
   WEFT_CHECK(std::filesystem::exists(path, failure),
-             "{}: the run has no model yet: go on with `weft train --resume`",
+             "{}: the run has no model yet: continue it with `weft train --resume`",
              printable(folder.string(), 4096));
   const TensorFile file = read_tensors(path);
   const std::set<const void*> of_recipes = recipe_tensors(*parts.model);

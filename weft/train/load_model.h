@@ -1,4 +1,4 @@
-// The model that a run has left, for evaluation.
+// The model of a finished run, for evaluation.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,5 @@
-// ModelMode: a model in training or evaluation mode while this is in scope, and then as it was.
+// ModelMode: a model in training or evaluation mode while this is in scope; restores the mode at
+// the end.
 #pragma once
 
 #include "weft/torch/model.h"

@@ -36,10 +36,10 @@ void load_adamw(const torch::Tensor& parameter, const std::string& name,
                 torch::optim::Optimizer& optimizer, const TensorFile& file, const Json& steps) {
   if (!steps.contains(name)) {  // it has not taken a step yet
     WEFT_CHECK(!file.tensors.contains(tensor_name(name, "exp_avg")),
-               "{}: parameter '{}' has moments and no step", file.name, name);
+               "{}: parameter '{}' has moments but no step", file.name, name);
     return;
   }
-  WEFT_CHECK(steps[name].is_number_unsigned(), "{}: the step of '{}' is no number", file.name,
+  WEFT_CHECK(steps[name].is_number_unsigned(), "{}: the step of '{}' is not a number", file.name,
              name);
   auto state = std::make_unique<torch::optim::AdamWParamState>();
   state->step(steps[name].get<int64_t>());

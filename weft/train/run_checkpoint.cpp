@@ -62,7 +62,7 @@ RunPosition load_run_checkpoint(const std::filesystem::path& path, const std::st
   const SavedPosition saved = position_from(SafetensorsReader(path).header().metadata, name);
   const RunPosition& position = saved.position;
   const TensorFile file = read_tensors(path, Checksum::kYes);
-  WEFT_CHECK(position.run == run, "{}: of another run: {}, and this one is {}", name,
+  WEFT_CHECK(position.run == run, "{}: belongs to another run, {}, not to {}", name,
              printable(position.run), run);
   load_state(file, model);
   load_optimizer_state(model, optimizer, file, saved.optimizer_steps);

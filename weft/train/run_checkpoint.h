@@ -17,7 +17,7 @@ void save_run_checkpoint(const std::filesystem::path& path, Model& model,
                          torch::optim::Optimizer& optimizer, const RunPosition& position);
 
 // Throws Error that names the file if it is damaged, of another run or of another version. Then the
-// model and the optimiser may hold part of it: load another, or start anew.
+// model and the optimiser may hold part of it: load another, or start again.
 RunPosition load_run_checkpoint(const std::filesystem::path& path, const std::string& run,
                                 Model& model, torch::optim::Optimizer& optimizer);
 

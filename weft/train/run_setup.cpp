@@ -42,12 +42,11 @@ void add_promised(const InitRecord& init, const std::string& file, const LayerRu
   for (const auto& [tensor, promise] : init.sparsity.tensors) {
     const auto layer = layer_of_weight(tensor);
     if (!layer || !RE2::FullMatch(*layer, expression) || is_taken(*layer, rules)) continue;
-    WEFT_CHECK(
-        promise.axis != Axis::kOut,
-        "{}: tensor '{}' is {} along outputs only, and {} keeps masks along inputs: give the "
-        "layer a rule, as in --rule {}=dense",
-        printable(file, 4096), printable(tensor), promise.pattern.str(), rule.recipe,
-        printable(*layer));
+    WEFT_CHECK(promise.axis != Axis::kOut,
+               "{}: tensor '{}' is {} along outputs only, but {} needs masks along inputs: give "
+               "the layer a rule, as in {}=dense",
+               printable(file, 4096), printable(tensor), promise.pattern.str(), rule.recipe,
+               printable(*layer));
     rules.push_back({RE2::QuoteMeta(*layer), rule.recipe, promise.pattern,
                      fmt::format("{}init promises {}{}", rule.reason, promise.pattern.str(),
                                  promise.axis == Axis::kBoth ? " along both axes" : ""),
@@ -129,7 +128,7 @@ SparsifyConfig sparsify_config(const RunOptions& options, const std::optional<In
     all.cause = LayerCause::kInit;
     add_promised(*init, options.init, all, config.rules);
     config.rules.push_back(
-        {".*", "dense", config.pattern, "init promises nothing for it", LayerCause::kInit});
+        {".*", "dense", config.pattern, "init promises no pattern for it", LayerCause::kInit});
   }
   config.first_and_last_dense = !options.sparse_ends;
   config.precision = parse_precision(options.precision);
@@ -175,10 +174,11 @@ std::vector<std::string> lost_promises(const RunOptions& options, const InitReco
                                 printable(tensors.front()),
                                 others == 0 ? "" : fmt::format(" and {} more", others), what));
   };
-  say(crowded, "not what weft.sparsity promises: only the largest of each group are kept");
-  say(narrowed, "promised along inputs only: a transposable mask keeps fewer of its weights");
-  say(thawed, "promised by weft.sparsity, but no sparse layer: the zeros will not stay");
-  say(unpromised, "has zeros, but no pattern is promised for it: they will not stay");
+  say(crowded,
+      "violates the pattern that weft.sparsity promises: only the largest of each group are kept");
+  say(narrowed, "promised along inputs only: a transposable mask prunes some of its weights");
+  say(thawed, "promised by weft.sparsity, but the layer is not sparse: its zeros will be trained");
+  say(unpromised, "has zeros, but no promised pattern: they will be trained");
   return lines;
 }
 
@@ -198,7 +198,7 @@ Json layers_json(const std::vector<PlannedLayer>& layers) {
     }
     if (layer.order) {
       entry["retained"] = layer.order->retained;
-      entry["retained_as_rows_lie"] = layer.order->retained_as_rows_lie;
+      entry["retained_unpermuted"] = layer.order->retained_unpermuted;
     }
     list.push_back(std::move(entry));
   }

@@ -19,11 +19,11 @@ namespace weft {
 struct PlannedLayer {
   LayerReport report;
   std::optional<LayerPlan> plan;
-  // Of a finished run, where rows share by an order: the magnitude that the mask retains, and that
-  // it would retain as rows lie.
+  // Of a finished run, where rows share by an order: the magnitude that the mask retains, with the
+  // order and without it.
   struct OrderGain {
     double retained = 0.0;
-    double retained_as_rows_lie = 0.0;
+    double retained_unpermuted = 0.0;
   };
   std::optional<OrderGain> order = std::nullopt;
 };

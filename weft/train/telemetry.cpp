@@ -22,7 +22,7 @@ Json json_of(const LayerTelemetry& t, LayerModule& layer, bool costly) {
              {"bwd_x_ms", ms(t.times.products[1])},
              {"bwd_w_ms", ms(t.times.products[2])}};
   if (costly) entry["retained"] = t.retained;
-  if (t.retained_as_rows_lie) entry["retained_as_rows_lie"] = *t.retained_as_rows_lie;
+  if (t.retained_unpermuted) entry["retained_unpermuted"] = *t.retained_unpermuted;
   if (!recipe.backward->same()) entry["backward_kept"] = t.backward_kept;
   if (t.cosine) entry["cosine"] = *t.cosine;
   for (const Figure& figure : t.figures) entry[std::string(figure.name)] = figure.value;
@@ -39,8 +39,8 @@ void note_products(const LayerTelemetry& t, ModelTelemetry& all) {
   }
 }
 
-// Whether a layer trained with a mask in the step that is the step-th: then it has one after it too,
-// and the two can differ.
+// Whether a layer trained with a mask in the step that is the step-th: then it has one after it
+// too, and the two can differ.
 bool had_masks(const LayerSettings& settings, int64_t step) {
   return step >= 1 && !is_dense_step(settings.recipe, step - 1, settings.total_steps);
 }

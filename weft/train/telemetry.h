@@ -34,7 +34,7 @@ ModelTelemetry telemetry_of(const std::map<std::string, std::shared_ptr<LayerMod
 //   the layers   are those that sparsify would make sparse by it, with the same rules and ends, each
 //                at the pattern that it would have
 //   the masks    are those that the recipe would find, when it would find them: top-N, transposable
-//                or fixed, shared by rows or not, every step or every so many (layer_state.h)
+//                or fixed, shared by rows or not, every step or every few (layer_state.h)
 //   the steps    are those of its sparse phase
 //
 // The masks are in buffers of the layers, so that they are saved and a run goes on to the bit. Not
@@ -65,8 +65,8 @@ class DenseFlips {
     LayerSettings settings;
     LayerState state;
     int64_t changed = 0, compared = 0;  // bits and weights, by the last count
-    // The buffers. counts: both sums over all counts, and the bits that the next training pass would
-    // change before it begins.
+    // The buffers. counts: both sums over all counts, and the bits that the next training pass
+    // would change before it begins.
     torch::Tensor mask, row_order, counts;
   };
   void update(Shadow& shadow, int64_t step);

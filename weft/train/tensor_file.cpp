@@ -17,16 +17,16 @@ Dtype dtype_of(const torch::Tensor& tensor, const std::string& name) {
   for (const auto& [torchs, ours] : kDtypes) {
     if (torchs == tensor.scalar_type()) return ours;
   }
-  throw Error(fmt::format("tensor '{}' is of {}, which cannot be stored", name,
-                          c10::toString(tensor.scalar_type())));
+  throw Error(
+      fmt::format("tensor '{}': {} cannot be stored", name, c10::toString(tensor.scalar_type())));
 }
 
 torch::ScalarType torch_type(const TensorInfo& info, const std::string& file) {
   for (const auto& [torchs, ours] : kDtypes) {
     if (ours == info.dtype) return torchs;
   }
-  throw Error(fmt::format("{}: tensor '{}' is of {}, which torch does not have", file,
-                          printable(info.name), dtype_name(info.dtype)));
+  throw Error(fmt::format("{}: tensor '{}': torch has no type {}", file, printable(info.name),
+                          dtype_name(info.dtype)));
 }
 
 std::span<std::byte> bytes_of(const torch::Tensor& tensor) {

@@ -151,7 +151,7 @@ struct Trainer::State {
       const auto found = named_layers.find(layer.report.name);
       if (found == named_layers.end() || found->second->state().row_order.empty()) continue;
       const LayerTelemetry t = found->second->telemetry(/*costly=*/true);
-      if (t.retained_as_rows_lie) layer.order = {t.retained, *t.retained_as_rows_lie};
+      if (t.retained_unpermuted) layer.order = {t.retained, *t.retained_unpermuted};
     }
     record["layers"] = layers_json(layers);
   }
@@ -274,10 +274,9 @@ struct Trainer::State {
         watch.first().empty()
             ? parameter_not_finite()
             : fmt::format("the first layer whose product is not finite is {}", watch.first());
-    throw Error(
-        fmt::format("step {}: the loss is {}: {}; a lower --learning-rate, a longer "
-                    "--warmup or --clip may help",
-                    position.step + 1, loss, where));
+    throw Error(fmt::format(
+        "step {}: the loss is {}: {}; a lower learning-rate, a longer warmup or clip may help",
+        position.step + 1, loss, where));
   }
 
   // Scales all gradients by clip / norm if the norm is above it, and returns the norm, before. It
@@ -312,8 +311,8 @@ struct Trainer::State {
       const torch::Tensor gradient = parameter.value().grad();
       if (!gradient.defined() || torch::isfinite(gradient).all().item<bool>()) continue;
       throw Error(
-          fmt::format("step {}: the gradient of {} is not finite; a lower --learning-rate, "
-                      "a longer --warmup or --clip may help",
+          fmt::format("step {}: the gradient of {} is not finite; a lower learning-rate, a longer "
+                      "warmup or clip may help",
                       position.step + 1, parameter.key()));
     }
     throw Error(fmt::format("step {}: the norm of the gradients is {}", position.step + 1, norm));
@@ -432,8 +431,8 @@ struct Trainer::State {
     return counted == 0 ? 0.0 : position.flips / static_cast<double>(counted);
   }
 
-  // The median; or the mean, if all steps were measured, or somebody has cut the metrics: no reason to
-  // lose a run.
+  // The median; or the mean, if all steps were measured, or the metrics were truncated: no reason
+  // to lose a run.
   double typical_step_seconds() {
     const double mean = position.train_seconds / static_cast<double>(position.step);
     try {
@@ -479,8 +478,8 @@ struct Trainer::State {
   bool load_newest(const Json& saved) {
     const std::string expected = fmt::format("{:08x}", data_checksum);
     WEFT_CHECK(saved.contains("data_crc32") && saved["data_crc32"] == expected,
-               "data '{}' is not what this run began with (its checksum is {})", parts.options.data,
-               expected);
+               "data '{}' is not the data that this run started with (its checksum is {})",
+               parts.options.data, expected);
     const RunPosition fresh = position;
     std::vector<int64_t> refused;
     for (const int64_t step : folder->checkpoints()) {
@@ -509,7 +508,7 @@ struct Trainer::State {
     }
     WEFT_CHECK(found.step == step && step <= parts.options.steps &&
                    found.data_position == step * parts.options.batch,
-               "{}: of step {} at sample {} of the data, which is not where step {} ends",
+               "{}: step {} at sample {} of the data does not match the end of step {}",
                printable(path.string(), 4096), found.step, found.data_position, step);
     return found;
   }
@@ -519,8 +518,10 @@ struct Trainer::State {
     for (const Json::Member& member : now.members()) {
       const Json then = saved.contains(member.name) ? saved[member.name] : Json("unknown");
       if (then == member.value) continue;
-      note(fmt::format("{}: {} then, {} now: the run goes on, but not bit for bit as it would have",
-                       member.name, printable(then.dump()), member.value.dump()));
+      note(
+          fmt::format("{}: was {}, is {} now: the run continues, but not bit for bit as without "
+                      "the interruption",
+                      member.name, printable(then.dump()), member.value.dump()));
     }
   }
 
@@ -620,17 +621,15 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
   state->folder.emplace(std::move(held));
   remember_plan(*state->planner, saved["plan"], record);
   state->say_what_differs(saved["environment"]);
-  WEFT_CHECK(state->load_newest(saved), "{}: {}; to begin anew, take another folder", name,
+  WEFT_CHECK(state->load_newest(saved), "{}: {}; to start again, choose another folder", name,
              state->folder->checkpoints().empty()
-                 ? "no checkpoint is left, and without one the weights of --init are gone"
-                 : "no checkpoint can be used: see the lines before");
+                 ? "there is no checkpoint, so the weights of init are lost"
+                 : "no checkpoint can be used: see the lines above");
   state->rehearse();
   state->metrics.emplace(state->folder->metrics(), state->position.metrics_bytes);
   if (state->metrics->bytes() < state->position.metrics_bytes) {
-    state->note(
-        fmt::format("{}/metrics.jsonl: shorter than when the run was saved: lines are "
-                    "missing",
-                    name));
+    state->note(fmt::format(
+        "{}/metrics.jsonl: lines are missing: it is shorter than when the run was saved", name));
   }
   state->evaluation_due = state->is_evaluation_step() &&
                           !ends_with_evaluation(state->folder->metrics(), state->position.step);
@@ -656,7 +655,7 @@ void Trainer::advance(int64_t steps, const std::atomic<int>* stop) {
 
 std::optional<RunResult> Trainer::finish(const std::atomic<int>* stop) {
   State& state = *state_;
-  WEFT_CHECK(finished(), "step {} of {}: the run is not at its end", state.position.step,
+  WEFT_CHECK(finished(), "step {} of {}: the run is not finished", state.position.step,
              state.parts.options.steps);
   const Stoppable stoppable(state.stop, stop);
   const std::optional<EvalReport> report = state.evaluate_now();

@@ -10,8 +10,8 @@
 // bit, on the same number of threads and instruction set: choices of the planner are in run.json
 // before they matter.
 //
-// The library does not print: a listener hears what happens. Long work looks at a flag between
-// batches and ends early if it is set, with nothing lost: save_checkpoint(), and resume later.
+// The library does not print: it calls a listener. Long work checks a flag between batches and ends
+// early if it is set, with nothing lost: save_checkpoint(), and resume later.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -55,7 +55,7 @@ class TrainerListener {
   virtual ~TrainerListener() = default;
   virtual void on_step(const StepReport&) {}
   virtual void on_eval(const EvalReport&) {}
-  // While it is evaluated: so many samples of all are done.
+  // During an evaluation: the samples done, of all.
   virtual void on_evaluating(int64_t /*done*/, int64_t /*all*/) {}
   virtual void on_note(const std::string&) {}  // what a user should know
   // How the products of these layers run from the next step on: it has been decided, or changed.
@@ -71,11 +71,11 @@ class Trainer {
  public:
   // Sets the threads of weft and torch. Throws Error if the folder holds a run. Weights of
   // options.init go into the model, and into a checkpoint of step 0 before there is a run.json.
-  // What fails here leaves no folder behind.
+  // If it fails, no folder is left.
   static Trainer begin(const std::filesystem::path& folder, RunParts parts,
                        const TrainerSetup& setup = {});
   // The parts must be made of the options in run.json: see resume_options. Takes the newest
-  // checkpoint that is whole, and notes those that are not; begins anew if there is none, but for a
+  // checkpoint that is whole, and notes those that are not; restarts if there is none, but for a
   // run with options.init, which always has one. That file is not looked at again.
   static Trainer resume(const std::filesystem::path& folder, RunParts parts,
                         const TrainerSetup& setup = {});
@@ -90,7 +90,7 @@ class Trainer {
   const std::vector<PlannedLayer>& layers() const;
 
   // Takes at most `steps` steps; evaluates and saves where it is due. Ends early if `stop` is set:
-  // a step of which a micro-batch is left, or an evaluation, is done again when the run goes on.
+  // an unfinished step or evaluation is repeated when the run is resumed.
   void advance(int64_t steps, const std::atomic<int>* stop = nullptr);
   void save_checkpoint();
   EvalReport evaluate();

@@ -277,7 +277,7 @@ TEST(ConvShape, RefusesWrongShapes) {
   EXPECT_EQ(message([](ConvShape& s) { s.kernel_h = 10; }), "(no Error)");
   EXPECT_TRUE(
       contains(message([](ConvShape& s) { s.images = s.height = s.width = int64_t{1} << 30; }),
-               "more elements than"));
+               "number of elements overflows"));
 }
 
 TEST(DenseConv, RefusesWrongArguments) {
@@ -287,14 +287,14 @@ TEST(DenseConv, RefusesWrongArguments) {
   };
   EXPECT_EQ(forward(c.shape, c.x.data(), 0), "(no Error)");
   EXPECT_TRUE(contains(forward(c.shape, c.x.data(), 0.5f), "dense_conv_forward: beta is 0.5"));
-  EXPECT_TRUE(contains(forward(c.shape, nullptr, 0), "at null"));
+  EXPECT_TRUE(contains(forward(c.shape, nullptr, 0), "is null"));
   EXPECT_TRUE(contains(forward({1, 2, 2, 2, 3, 3, 3}, c.x.data(), 0), "spans 3 x 3"));
   EXPECT_TRUE(contains(
       message_of([&] { dense_conv_backward_data(c.shape, c.y.data(), c.w.data(), 2, c.x.data()); }),
       "beta is 2"));
   EXPECT_TRUE(contains(
       message_of([&] { dense_conv_backward_weight(c.shape, c.y.data(), c.x.data(), 0, nullptr); }),
-      "at null"));
+      "is null"));
 }
 
 }  // namespace

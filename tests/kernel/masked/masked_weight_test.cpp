@@ -92,7 +92,7 @@ TEST(MaskedWeight, IsRightForEveryPatternAndEdge) {
   }
 }
 
-// More rows than go together, more columns than are turned over at once.
+// More rows than go together, more columns than are transposed at once.
 TEST(MaskedWeight, IsRightForLargeMatrices) {
   Dice dice(1000);
   for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 16)}) {
@@ -101,7 +101,7 @@ TEST(MaskedWeight, IsRightForLargeMatrices) {
   }
 }
 
-// More tokens than are turned over at once.
+// More tokens than are transposed at once.
 TEST(MaskedWeight, IsRightForManyTokens) {
   Dice dice(1500);
   const Pattern pattern(1, 16);
@@ -175,8 +175,8 @@ TEST(MaskedWeight, SaysWhatIsWrong) {
   EXPECT_EQ(call(g.view(), x.view(), 0.5f, dw.view()), "beta 0.5: accepted are 0 and 1");
   EXPECT_EQ(call(g.view().rows_from(0, 3), x.view(), 0, dw.view()),
             "g [3, 3], x [4, 8], dw [3, 8] and entries of a [3, 8] matrix do not fit");
-  EXPECT_TRUE(contains(call(g.view(), x.view().cols_from(0, 7), 0, dw.view()), "do not fit"));
-  EXPECT_TRUE(contains(call(g.view(), x.view(), 0, dw.view().rows_from(0, 2)), "do not fit"));
+  EXPECT_TRUE(contains(call(g.view(), x.view().cols_from(0, 7), 0, dw.view()), "do not match"));
+  EXPECT_TRUE(contains(call(g.view(), x.view(), 0, dw.view().rows_from(0, 2)), "do not match"));
 }
 
 }  // namespace

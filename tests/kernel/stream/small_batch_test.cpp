@@ -54,7 +54,7 @@ TEST(SmallBatch, IsRightForEveryNumberOfTokens) {
   }
 }
 
-// Rows around the sixteen that lie side by side and around a work item of the threads; depths
+// Rows around the sixteen that are adjacent and around a work item of the threads; depths
 // around groups, and around the 64 columns that the packer takes at once.
 TEST(SmallBatch, IsRightAroundBlocksAndGroups) {
   uint64_t stream = 1000;
@@ -97,7 +97,7 @@ TEST(SmallBatch, IsRightForEveryPatternAndPrecision) {
   }
 }
 
-// Groups that begin anew with every segment, whole or short at its end.
+// Groups that restart with every segment, whole or short at its end.
 TEST(SmallBatch, IsRightForSegments) {
   uint64_t stream = 5000;
   for (const Pattern& pattern : {Pattern(2, 4), Pattern(1, 4), Pattern(5, 7), Pattern(3, 16)}) {

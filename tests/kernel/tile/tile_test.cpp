@@ -15,7 +15,7 @@
 #include "weft/kernel/tile/tile_product.h"
 #include "weft/mask/row_order.h"
 #include "weft/pack/tiles.h"
-#include "weft/pack/turn_bf16.h"
+#include "weft/pack/transpose_bf16.h"
 
 namespace weft::test {
 namespace {
@@ -430,7 +430,7 @@ TEST(OrderedTiles, AreUndoneAsRowsAreStored) {
         order[static_cast<size_t>(other)] = i;
       }
       const Mask placed = draw_mask(s.rows, s.depth, pattern, Fill::kFull, dice);
-      const Sparse w = draw_sparse(as_rows_lie(placed, order), Data::kIntegers, dice);
+      const Sparse w = draw_sparse(undo_row_order(placed, order), Data::kIntegers, dice);
       PanelOptions options{pattern, tile_panel(pattern), Precision::kBf16};
       options.row_order = order;
       const PackedMatrix packed = tiles_of(pack_panels(w.weights.view(), w.mask, options));

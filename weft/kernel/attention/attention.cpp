@@ -59,7 +59,7 @@ class Head {
   }
 
  private:
-  // One of `parts` that lie side by side in a row.
+  // One of `parts` that are adjacent in a row.
   template <typename T>
   MatrixView<T> view(T* data, int64_t part, int64_t parts) const {
     const int64_t stride = parts * shape_.width, head_width = shape_.head_width();

@@ -84,7 +84,7 @@ void ConvShape::check() const {
                  !overflows({images, outs, out_height(), out_width()}) &&
                  !overflows({outs, ins / groups, kernel_h, kernel_w}) &&
                  !overflows({ins, kernel_h, kernel_w, out_height(), out_width()}),
-             "convolution {}: more elements than 64 bits count", str());
+             "convolution {}: the number of elements overflows 64 bits", str());
 }
 
 double ConvShape::flops() const {
@@ -122,7 +122,7 @@ ConvShape ConvShape::parse(std::string_view text) {
     const size_t end = std::min(text.find(',', at + 1), text.size());
     const std::string_view one = text.substr(at + 1, end - at - 1);
     WEFT_CHECK(read_setting(one, shape),
-               "convolution '{}': '{}' is none of stride=S, pad=P, dilation=D (or one for each "
+               "convolution '{}': '{}': accepted are stride=S, pad=P, dilation=D (or one for each "
                "axis, stride=2x1) and groups=G",
                printable(text), printable(one));
     at = end;

@@ -72,7 +72,7 @@ std::vector<ConvPiece> cut_channels(const ConvShape& whole) {
   return pieces;
 }
 
-// A kernel of one tap is a matrix product per image, of matrices as they lie:
+// A kernel of one tap is a matrix product per image, of matrices as stored:
 //
 //   y = w x   dx = wᵀ g   dw = Σ g xᵀ     x: [ins, pixels]   g, y: [outs, pixels]   w: [outs, ins]
 //
@@ -145,7 +145,7 @@ void check(const char* product, const ConvShape& shape, std::array<const float*,
   shape.check();
   WEFT_CHECK(beta == 0 || beta == 1, "{}: beta is {}, accepted is 0 or 1", product, beta);
   for (const float* tensor : tensors) {
-    WEFT_CHECK(tensor != nullptr || shape.images == 0, "{}: a tensor of convolution {} is at null",
+    WEFT_CHECK(tensor != nullptr || shape.images == 0, "{}: a tensor of convolution {} is null",
                product, shape.str());
   }
 }
@@ -169,7 +169,7 @@ void dense_conv_backward_data(const ConvShape& shape, const float* g, const floa
 void dense_conv_backward_weight(const ConvShape& shape, const float* g, const float* x, float beta,
                                 float* dw) {
   check("dense_conv_backward_weight", shape, {g, x, dw}, beta);
-  WEFT_CHECK(dw != nullptr, "dense_conv_backward_weight: dw is at null");
+  WEFT_CHECK(dw != nullptr, "dense_conv_backward_weight: dw is null");
   if (shape.images == 0) {
     if (beta == 0) std::fill_n(dw, shape.w_size(), 0.0f);
     return;

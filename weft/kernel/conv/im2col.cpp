@@ -35,7 +35,7 @@ void copy_row(const ConvShape& s, const float* plane, int64_t ky, int64_t kx, in
   const Inside in = inside(s, kx);
   const int64_t first = std::clamp(in.first, begin, end), last = std::clamp(in.last, first, end);
   std::fill_n(to, first - begin, 0.0f);
-  // Counted from the output that the row begins with, which may lie in the padding.
+  // Counted from the output that the row begins with, which may be in the padding.
   const int64_t shift = iy * s.width + kx * s.dilation_w - s.pad_w;
   if (s.stride_w == 1) {
     if (last > first) {
@@ -71,7 +71,7 @@ void Im2colSource::copy(const Range& range, float* to, int64_t stride) const {
 }
 
 void Im2rowSource::copy(const Range& range, float* to, int64_t stride) const {
-  constexpr int64_t kAtOnce = 64;  // positions: the turned block stays in L1
+  constexpr int64_t kAtOnce = 64;  // positions: the transposed block stays in L1
   std::vector<float> block(static_cast<size_t>(range.cols * kAtOnce));
   for (int64_t r = 0; r < range.rows; r += kAtOnce) {
     const int64_t count = std::min(kAtOnce, range.rows - r);

@@ -27,7 +27,7 @@ class Im2colSource : public PanelSource {
   int64_t group_;
 };
 
-// The same, turned over: [images * positions, taps * channels].
+// The same, transposed: [images * positions, taps * channels].
 class Im2rowSource : public PanelSource {
  public:
   Im2rowSource(const ConvShape& shape, const float* x, int64_t group) : columns_(shape, x, group) {}

@@ -167,7 +167,7 @@ Plan choose(const PlanKey& key, const Desc& x, const Desc& w, const Desc& y) {
   const ConvShape& s = key.shape;
   const Desc any_x = any_layout(x), any_w = any_layout(w), any_y = any_layout(y);
   const Dims strides{s.stride_h, s.stride_w}, pads{s.pad_h, s.pad_w};
-  const Dims gaps{s.dilation_h - 1, s.dilation_w - 1};  // oneDNN counts what lies between taps
+  const Dims gaps{s.dilation_h - 1, s.dilation_w - 1};  // oneDNN counts the pixels between taps
   constexpr auto kTraining = dnnl::prop_kind::forward_training;
   constexpr auto kDirect = dnnl::algorithm::convolution_direct;
   using Forward = dnnl::convolution_forward;

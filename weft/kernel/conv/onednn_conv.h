@@ -24,11 +24,11 @@ struct ConvTensors {
 // channels that they see, else some images.
 struct ConvPiece {
   ConvShape shape;
-  int64_t x_channels, y_channels;  // of the whole: how far apart images lie
+  int64_t x_channels, y_channels;  // of the whole tensor: the stride between images
   int64_t x = 0, w = 0, y = 0;     // where it begins in the whole, in elements
 };
 
-// Runs all pieces, of which no two write to the same place. same_operand: the operand that is not
+// Runs all pieces; no two of them write to the same place. same_operand: the operand that is not
 // cut, x for dw and else w, is the same and whole in all of them, and is copied only once.
 void run_conv(const ConvTensors& call, const std::vector<ConvPiece>& pieces, bool same_operand);
 

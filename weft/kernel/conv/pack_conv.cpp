@@ -40,10 +40,10 @@ PackedConv pack_groups(const float* weights, const Mask& mask, const ConvShape& 
   PackedConv packed;
   for (int64_t g = 0; g < shape.groups; ++g) {
     const int64_t first = g * part.outs;
-    const TapMajor turned =
+    const TapMajor by_tap =
         tap_major(weights + first * part.cols(), mask_rows(mask, first, part.outs), part);
     packed.push_back(
-        pack(MatrixView<const float>(turned.weights.data(), part.outs, part.cols()), turned.mask));
+        pack(MatrixView<const float>(by_tap.weights.data(), part.outs, part.cols()), by_tap.mask));
   }
   return packed;
 }
@@ -137,9 +137,10 @@ void sample_conv_scales(const float* g, const ConvShape& shape, const SampleOpti
     SampleOptions here = of_channels(options, shape, item % shape.groups);
     here.first_group += image * groups_per_image;
     const int64_t first = item * outs * positions;
-    std::vector<float> turned(static_cast<size_t>(outs * positions)), found(turned.size());
-    transpose({g + first, positions, outs, positions, turned.data(), outs});
-    sample_scales({turned.data(), positions, outs}, here, {found.data(), positions, outs});
+    std::vector<float> g_transposed(static_cast<size_t>(outs * positions)),
+        found(g_transposed.size());
+    transpose({g + first, positions, outs, positions, g_transposed.data(), outs});
+    sample_scales({g_transposed.data(), positions, outs}, here, {found.data(), positions, outs});
     transpose({found.data(), outs, positions, outs, scales + first, positions});
   });
 }

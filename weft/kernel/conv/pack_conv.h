@@ -1,5 +1,5 @@
-// PackedConv: the sparse operand of a convolution, one packed matrix per group of channels, each with
-// its depth in order of tap.
+// PackedConv: the sparse operand of a convolution, one packed matrix per group of channels, each
+// with its depth in order of tap.
 //
 //   W   [group_outs, taps * group_ins]        Wᵀ  [taps * group_ins, group_outs]
 //   G   [group_outs, images * positions], its groups restart with every image
@@ -17,7 +17,7 @@ namespace weft {
 
 using PackedConv = std::vector<PackedMatrix>;
 
-// weights: [outs, group_ins, kernel_h, kernel_w]; mask: [outs, group_ins * taps], as they lie.
+// weights: [outs, group_ins, kernel_h, kernel_w]; mask: [outs, group_ins * taps], as stored.
 // `segment` of the options is set here. The rows of Wᵀ that share are inputs of one tap; if blocks
 // of them do not fit a tap, rows are packed as if none shared.
 PackedConv pack_conv(const float* weights, const Mask& mask, const ConvShape& shape,
@@ -36,7 +36,7 @@ PackedConv pack_conv_gradient(const float* g, const Mask& mask, const ConvShape&
 PackedConv pack_conv_sampled(const float* g, const ConvShape& shape, const SampleOptions& options,
                              PackTile tile, std::optional<Fp8> rounding = {},
                              PackedConv reuse = {});
-// The scales of that sample, where g lies: both are [images, outs, positions].
+// The scales of that sample, in the layout of g: both are [images, outs, positions].
 void sample_conv_scales(const float* g, const ConvShape& shape, const SampleOptions& options,
                         float* scales);
 

@@ -47,7 +47,7 @@ class PlanesSink : public TileSink {
   float* y_;
 };
 
-// B = the gradient [group_outs, positions] of one image and group, as it lies.
+// B = the gradient [group_outs, positions] of one image and group, as stored.
 class PlanesSource : public PanelSource {
  public:
   PlanesSource(const float* planes, int64_t positions) : planes_(planes), positions_(positions) {}

@@ -44,7 +44,7 @@ MatrixView<T> cols_from(MatrixView<T> matrix, int64_t first, int64_t count) {
 }
 
 // oneDNN's sgemm has two ways (its gemm_driver.cpp): it copies both operands into panels, or, where
-// 1/m + 1/n is at least this, it works on them as they lie.
+// 1/m + 1/n is at least this, it works on them as stored.
 double no_copy() { return dense_isa() == "avx3" ? 0.00196 : 0.0038; }
 
 double edge(int64_t rows, int64_t cols) {
@@ -218,8 +218,8 @@ void check_matrix(const char* product, const char* name, MatrixView<T> matrix, i
              name, rows, cols);
 }
 
-// Tokens that are expanded together: blocks are not cut below this, and copies stay small beside the
-// activations of a network.
+// Tokens that are expanded together: blocks are not cut below this, and copies stay small beside
+// the activations of a network.
 constexpr int64_t kExpandedTokens = 1024;
 
 // Calls product(rows of a, rows of c), as floats, for some tokens at a time.

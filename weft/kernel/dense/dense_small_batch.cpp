@@ -6,7 +6,7 @@
 // turns so that they come from L3 or memory; best of 25, us): oneDNN's sgemm 36, 502, 413 at
 // 768 x 256, 3072 x 768, 768 x 3072; this loop without prefetch 33, 496, 406; with one per cache
 // line, 8 KB ahead, 20, 589, 488 (1 to 4 KB: 24 to 30 for the first). So short rows are prefetched,
-// where the CPU begins anew with every row, and long ones are left to it. In L2
+// where the CPU restarts with every row, and long ones are left to it. In L2
 // and below, sgemm is the faster by a sixth or more (256 x 256: 3.4 us, 4.0 here). With 4 tokens
 // sgemm takes 1.1 to 3.2 times as long as this loop, with 8 0.8 to 2.2, with 16 0.7 to 1.2.
 #undef HWY_TARGET_INCLUDE

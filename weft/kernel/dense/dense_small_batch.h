@@ -1,7 +1,7 @@
 // The dense forward product with few tokens, where the time goes into reading the weights: the peer
 // of stream_forward (stream/stream.h) for weights that are not sparse.
 //
-//   y [tokens, outs] = x [tokens, ins] * wᵀ + bias + beta * y        w: [outs, ins], as it lies
+//   y [tokens, outs] = x [tokens, ins] * wᵀ + bias + beta * y        w: [outs, ins], as stored
 //
 // dense_forward (dense.h) calls it where it is faster than sgemm, and has checked sizes, strides
 // and beta. Weights are read from memory once, whatever the number of tokens. What a token gets

@@ -21,13 +21,13 @@ void hold_to_isa() {
     most = dnnl_cpu_isa_avx2;
   } else if (isa.starts_with("avx3")) {
     // Not AMX: oneDNN 2.6.3 dies there of an illegal instruction in bf16 products, and fp32 does
-    // not use it. Who asks oneDNN for something else, by its own variable, gets it.
+    // not use it. A user's own setting of oneDNN's variable takes precedence.
     if (is_set("ONEDNN_MAX_CPU_ISA") || is_set("DNNL_MAX_CPU_ISA")) return;
     most = dnnl_cpu_isa_avx512_core_bf16;
   } else {
     return;  // not x86
   }
-  // Fails if somebody else in this process used oneDNN before; isa() then tells the truth.
+  // Fails if this process has used oneDNN before; isa() then reports the actual one.
   dnnl_set_max_cpu_isa(most);
 }
 

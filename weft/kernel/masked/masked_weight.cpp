@@ -139,14 +139,14 @@ namespace {
 
 HWY_EXPORT(MaskedRows);
 
-// `from` [tokens, cols] turned over; tokens up to a multiple of 8 are zero.
+// `from` [tokens, cols] transposed; tokens up to a multiple of 8 are zero.
 void turn(MatrixView<const float> from, float* to, int64_t stride) {
   transpose({from.data, from.row_stride, from.rows, from.cols, to, stride});
   const int64_t padding = (8 - from.rows % 8) % 8;
   for (int64_t c = 0; c < from.cols; ++c) std::fill_n(to + c * stride + from.rows, padding, 0.0f);
 }
 
-// Some rows, for `tokens` tokens: g [tokens, rows], x turned over into panels of kept.tokens().
+// Some rows, for `tokens` tokens: g [tokens, rows], x transposed into panels of kept.tokens().
 void masked_rows(const KeptEntries& kept, MatrixView<const float> g, const float* x_panels,
                  int64_t first_row, bool first, float* values) {
   thread_local AlignedBuffer<float> scratch;
@@ -195,7 +195,7 @@ void masked_backward_weight(MatrixView<const float> g, MatrixView<const float> x
   WEFT_CHECK(beta == 0.0f || beta == 1.0f, "beta {}: accepted are 0 and 1", beta);
   WEFT_CHECK(g.rows == x.rows && g.cols == kept.rows() && x.cols == kept.cols() &&
                  dw.rows == kept.rows() && dw.cols == kept.cols(),
-             "g [{}, {}], x [{}, {}], dw [{}, {}] and entries of a [{}, {}] matrix do not fit",
+             "g [{}, {}], x [{}, {}], dw [{}, {}] and entries of a [{}, {}] matrix do not match",
              g.rows, g.cols, x.rows, x.cols, dw.rows, dw.cols, kept.rows(), kept.cols());
   const int64_t outs = dw.rows, ins = dw.cols, panel = kept.tokens();
   // Tokens whose xᵀ takes 4 MB: more would not stay in L3 beside what others have there, and fewer
@@ -205,13 +205,13 @@ void masked_backward_weight(MatrixView<const float> g, MatrixView<const float> x
   // Rows of gᵀ that stay in L2 while the blocks of xᵀ go by, and enough parts for the threads.
   const int64_t parts = threads() == 1 ? 1 : 4 * threads();
   const int64_t rows = std::clamp<int64_t>(std::min(51200 / panel, outs / parts), 16, 1024);
-  constexpr int64_t kStrip = 64;  // columns of x turned over at once
+  constexpr int64_t kStrip = 64;  // columns of x transposed at once
   const int64_t strips = (ins + kStrip - 1) / kStrip;
-  thread_local AlignedBuffer<float> x_turned, results;
-  x_turned.reserve(
+  thread_local AlignedBuffer<float> x_transposed, results;
+  x_transposed.reserve(
       static_cast<size_t>(ins * std::min(tokens_at_once, (x.rows + panel - 1) / panel * panel)));
   results.reserve(static_cast<size_t>(kept.size()));
-  float* const x_panels = x_turned.data();
+  float* const x_panels = x_transposed.data();
   float* const values = results.data();
   if (x.rows == 0) std::fill_n(values, kept.size(), 0.0f);
 

@@ -7,7 +7,7 @@
 //
 // For recipes that mask this gradient anyway (static masks, LBC). Unlike the other products it is
 // not a sparse matrix times a dense one: both operands are dense, and the result is sparse. So each
-// kept entry is a dot product along the tokens. g and x are turned over, some tokens at a time, and
+// kept entry is a dot product along the tokens. g and x are transposed, some tokens at a time, and
 // eight entries of a row share the vectors of g:
 //
 //           tokens ──►                          one row of gᵀ, eight rows of xᵀ out of L1,
@@ -20,7 +20,7 @@
 // exactly the kept entries of its column or row.
 //
 // Cost: 2 · tokens · kept flops, bound by loads, and turning over g and x. The calling thread keeps
-// a float per kept entry and xᵀ, of which 4 MB or one panel at a time. Measured: docs/speed.md.
+// a float per kept entry, and 4 MB or one panel of xᵀ at a time. Measured: docs/speed.md.
 //
 // Test: tests/kernel/masked. Benchmark: `weft bench gemm --op bwd_w_masked`.
 #pragma once

@@ -1,5 +1,5 @@
 // How the activations of a linear layer become the dense operand and the result of a sparse product
-// C = A B (panel_product.h): as they lie, or transposed on the way. For panel.cpp and tile/tile.cpp.
+// C = A B (panel_product.h): as stored, or transposed on the way. For panel.cpp and tile/tile.cpp.
 #pragma once
 
 #include <algorithm>
@@ -26,15 +26,15 @@ class TransposedSource : public PanelSource {
  public:
   explicit TransposedSource(MatrixView<const T> x) : x_(x) {}
   void copy(const Range& range, float* to, int64_t stride) const override {
-    transpose(TurnOf<T, float>{x_.data + range.first_col * x_.row_stride + range.first_row,
-                               x_.row_stride, range.cols, range.rows, to, stride});
+    transpose(TransposeOf<T, float>{x_.data + range.first_col * x_.row_stride + range.first_row,
+                                    x_.row_stride, range.cols, range.rows, to, stride});
   }
 
  private:
   MatrixView<const T> x_;
 };
 
-// B = activations [depth, cols] as they lie.
+// B = activations [depth, cols] as stored.
 template <typename T>
 class PlainSource : public PanelSource {
  public:
@@ -57,22 +57,23 @@ class TransposedSink : public TileSink {
   TransposedSink(MatrixView<T> y, const float* bias, float beta)
       : y_(y), bias_(bias), beta_(beta) {}
   void take(const Range& range, const float* tile, int64_t stride) const override {
-    transpose_into(TurnOf<float, T>{tile, stride, range.rows, range.cols,
-                                    y_.data + range.first_col * y_.row_stride + range.first_row,
-                                    y_.row_stride},
-                   bias_ ? bias_ + range.first_row : nullptr, beta_);
+    transpose_into(
+        TransposeOf<float, T>{tile, stride, range.rows, range.cols,
+                              y_.data + range.first_col * y_.row_stride + range.first_row,
+                              y_.row_stride},
+        bias_ ? bias_ + range.first_row : nullptr, beta_);
   }
   bool gathers() const override { return true; }
   void gather(const Range& range, const float* const* rows) const override {
-    constexpr int64_t kAtOnce = 64;  // their columns stay in L1 until they are turned
+    constexpr int64_t kAtOnce = 64;  // their columns stay in L1 until they are transposed
     for (int64_t r = 0; r < range.rows; r += kAtOnce) {
       const int64_t first = range.first_row + r;
-      TurnOf<float, T> turn{nullptr,
-                            0,
-                            std::min(kAtOnce, range.rows - r),
-                            range.cols,
-                            y_.data + range.first_col * y_.row_stride + first,
-                            y_.row_stride};
+      TransposeOf<float, T> turn{nullptr,
+                                 0,
+                                 std::min(kAtOnce, range.rows - r),
+                                 range.cols,
+                                 y_.data + range.first_col * y_.row_stride + first,
+                                 y_.row_stride};
       turn.from_rows = rows + r;
       transpose_into(turn, bias_ ? bias_ + first : nullptr, beta_);
     }

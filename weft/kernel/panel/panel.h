@@ -1,5 +1,5 @@
 // The three products of a linear layer with an operand that is packed in panels. Activations are
-// row-major, as they lie.
+// row-major.
 //
 //   forward          y  [tokens, outs] = x [tokens, ins] * Wᵀ + bias + beta * y
 //   backward, data   dx [tokens, ins]  = g [tokens, outs] * W       + beta * dx
@@ -9,8 +9,9 @@
 // [ins, outs] and Gᵀ [outs, tokens]. beta is 0 (the output is not read) or 1.
 //
 // Activations are fp32 or bf16; bf16 is multiplied in fp32 arithmetic: products of two bf16 numbers
-// are exact in it. Sums (of bias and beta * y too) are fp32, and y and dx are rounded to the nearest
-// bf16 once, at the end; dw is fp32. The values of the sparse operand are what they were packed as.
+// are exact in it. Sums (of bias and beta * y too) are fp32, and y and dx are rounded to the
+// nearest bf16 once, at the end; dw is fp32. The values of the sparse operand are what they were
+// packed as.
 //
 // What a mask does not keep takes no part: a NaN or infinity of x reaches the outputs that keep a
 // weight for it, and no others.

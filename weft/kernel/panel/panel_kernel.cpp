@@ -248,7 +248,7 @@ HWY_NOINLINE void MultiplyCells(const PanelView& a, const PanelJob& job, int fir
     values += count * share;
     offsets += count;
     c += row;
-    if (--left_in_block == 0) {  // the rows of the other members lie in between
+    if (--left_in_block == 0) {  // the rows of the other members are in between
       left_in_block = a.row_stride;
       c += (share - 1) * c_stride;
     }

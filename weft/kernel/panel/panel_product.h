@@ -5,7 +5,7 @@
 //                cols, cut into stripes            B comes from a PanelSource, a stripe at a time,
 //              +----+----+----+                    copied into panels that fit L1; C goes to a
 //        depth |    | B  |    |                    TileSink, a block of rows at a time. They know
-//              +----+----+----+                    how activations lie; the loops do not.
+//              +----+----+----+                    the layout of activations; the loops do not.
 //              +----+----+----+
 //   rows,  A   |    | C  |    |                    Threads take stripes, or parts of one when there
 //   blocks     +----+----+----+                    are few. The result does not depend on them.

@@ -55,8 +55,7 @@ int whole_depth(int depth, double density, int share, int group) {
 
 PackTile tile_for(double density, int share, int group) {
   WEFT_CHECK(density >= 0.0 && density <= 1.0 && share >= 1 && group >= 1,
-             "no tile for a density of {}, {} rows that share, groups of {}", density, share,
-             group);
+             "no panel size for density {}, {} sharing rows, groups of {}", density, share, group);
   constexpr int kLine = 16;  // floats
   const int width = (vectors(density, share) * vector_floats() + kLine - 1) / kLine * kLine;
   const int budget = std::min(l1_bytes() / 8 * (density > 0.2 ? 6 : 9), 1 << 16);

@@ -11,8 +11,8 @@
 
 namespace weft {
 
-// Which panels to pack for, on the instruction set in use: rows of which about `density` is kept,
-// `share` rows with one pattern, whole groups.
+// Which panels to pack for, on the instruction set in use: rows with a share of about `density`
+// kept, `share` rows with one pattern, whole groups.
 PackTile tile_for(double density, int share, int group);
 inline PackTile tile_for(const Pattern& pattern) {
   return tile_for(static_cast<double>(pattern.keep()) / pattern.group(), pattern.share(),

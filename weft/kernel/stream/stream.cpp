@@ -80,7 +80,7 @@ HWY_INLINE Vec LoadValues(const uint16_t* from) {
 // loops of one, and they take their time to compile.
 class IndexReader {
  public:
-  // largest: of an index. Rows past the last one may hold a larger one, which nobody looks at.
+  // largest: of an index. Rows past the last one may hold a larger one, which is never read.
   IndexReader(const StreamView& a, uint32_t largest) : slot_bytes(kStreamRows * a.index_bits / 8) {
     const DU du;
     const auto bits = static_cast<uint32_t>(a.index_bits);
@@ -144,7 +144,7 @@ HWY_INLINE void Unrolled(Body body) {
 
 // Where the inputs of a slot come from.
 enum class Pick {
-  kPermuteFour,   // a group is four inputs: a copy of it lies in each 128 bits
+  kPermuteFour,   // a group is four inputs: a copy of it is in each 128 bits
   kPermute,       // a group fits a vector
   kGather,        // it does not
   kGatherByByte,  // nor do its indices fit a nibble
@@ -287,8 +287,8 @@ namespace {
 
 constexpr int64_t kPadding = 64;  // the last group is read as a whole vector, or gathered from
 
-// Copies x so that unused slots find a zero: behind every group, unless all slots of whole groups
-// are used. A short last group has zeros behind it either way.
+// Copies x so that unused slots read a zero: after every group, unless all slots of whole groups
+// are used. A short last group is followed by zeros in any case.
 AlignedBuffer<float> spread(MatrixView<const float> x, const StreamView& a, StreamInputs& inputs) {
   inputs.group_stride = a.full ? a.group : a.group + 1;
   inputs.token_stride = a.groups * inputs.group_stride + kPadding;

@@ -54,10 +54,10 @@ void dense_tile_backward_weight(MatrixView<const Bf16> g, MatrixView<const Bf16>
   check_operand("dw", dw, g.cols, x.cols);
   check_beta(beta);
   // Fresh pages would cost as much as the copies: the thread keeps them.
-  thread_local AlignedBuffer<Bf16> turned;
+  thread_local AlignedBuffer<Bf16> buffer;
   thread_local DenseTiles tiles;
-  turned.reserve(static_cast<size_t>(g.rows * g.cols));
-  const MatrixView<Bf16> g_transposed(turned.data(), g.cols, g.rows);
+  buffer.reserve(static_cast<size_t>(g.rows * g.cols));
+  const MatrixView<Bf16> g_transposed(buffer.data(), g.cols, g.rows);
   transpose_bf16(g, g_transposed);
   tiles.pack(x, /*transposed=*/false);
   multiply_dense_tiles(DenseTileCall<float>{g_transposed, &tiles, nullptr, beta, dw});

@@ -1,14 +1,14 @@
-// The three products of a linear layer in bf16 arithmetic, on a tile unit (tile_unit.h; Error without
-// one): from an operand that is packed in tiles, and dense.
+// The three products of a linear layer in bf16 arithmetic, on a tile unit (tile_unit.h; Error
+// without one): from an operand that is packed in tiles, and dense.
 //
 //   forward          y  [tokens, outs] = x [tokens, ins] * Wᵀ + bias + beta * y
 //   backward, data   dx [tokens, ins]  = g [tokens, outs] * W       + beta * dx
 //   backward, weight dw [outs, ins]    = gᵀ * x [tokens, ins]       + beta * dw
 //
-// Activations are bf16, row-major, as they lie. Sums (of bias and beta * y too) are fp32, and y and dx
-// are rounded to the nearest bf16 once, at the end; dw is fp32. beta is 0 (the output is not read) or
-// 1. A sparse operand is packed as for panels (panel/panel.h), and what its mask does not keep takes
-// no part, either.
+// Activations are bf16, row-major. Sums (of bias and beta * y too) are fp32, and y and dx
+// are rounded to the nearest bf16 once, at the end; dw is fp32. beta is 0 (the output is not read)
+// or 1. A sparse operand is packed as for panels (panel/panel.h), and what its mask does not keep
+// takes no part, either.
 //
 // Cost: tile_product.h. Test: tests/kernel/tile. Benchmark: `weft bench gemm --precision bf16`.
 #pragma once

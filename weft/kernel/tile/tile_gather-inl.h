@@ -24,7 +24,7 @@ inline __attribute__((always_inline)) void gather_pairs(const Bf16* panel, const
     }
   }
   // To the compiler a tile is loaded from nowhere (g++ 12's intrinsic names no memory): without
-  // this it might move these stores behind the load, or leave them out.
+  // this it might move these stores after the load, or drop them.
   __asm__ volatile("" ::: "memory");
 }
 

@@ -4,7 +4,7 @@
 //   dense    C [32, 32]      = A [32, depth] * B [depth, 32]
 //
 // A tile of the left operand is [16 rows, 32 deep]; of the right one it is [16 pairs, 16 columns,
-// 2]: two numbers that follow each other in depth lie side by side. Sums are fp32. Units may treat
+// 2]: two numbers that follow each other in depth are adjacent. Sums are fp32. Units may treat
 // subnormal numbers as zero, as AMX does; apart from this and the order of sums they agree.
 //
 // The columns of a panel are in the order in which interleaving two of its rows makes two tiles
@@ -21,7 +21,7 @@
 
 namespace weft {
 
-// Where column c of 64 lies in a row of a panel.
+// The position of column c of 64 in a row of a panel.
 constexpr int panel_place(int c) { return c / 32 * 32 + c % 16 / 4 * 8 + c % 32 / 16 * 4 + c % 4; }
 
 // Two steps: what is gathered while the other one is multiplied.

@@ -11,7 +11,7 @@
 #include "weft/kernel/operand_check.h"
 #include "weft/kernel/tile/tile_ops.h"
 #include "weft/pack/tiles.h"
-#include "weft/pack/turn_bf16.h"
+#include "weft/pack/transpose_bf16.h"
 
 namespace weft {
 namespace {
@@ -41,7 +41,7 @@ class StripeCopy {
   }
 
  private:
-  // Eight columns that lie side by side in the panel: four of one tile, four of the next.
+  // Eight columns that are adjacent in the panel: four of one tile, four of the next.
   void turn(int64_t stripe, int64_t first, int64_t deep, Bf16* to) const {
     static constexpr Bf16 kZeros[1024] = {};  // no panel is deeper
     for (int half = 0; half < 2; ++half) {
@@ -51,7 +51,7 @@ class StripeCopy {
           const int64_t col = stripe * kWidth + half * 32 + i / 4 * 16 + quad * 4 + i % 4;
           rows[i] = col < cols_ ? b_.values.row(col) + first : kZeros;
         }
-        turn_eight(rows, deep, to + half * 32 + quad * 8, kWidth);
+        transpose_eight(rows, deep, to + half * 32 + quad * 8, kWidth);
       }
     }
   }
@@ -189,7 +189,7 @@ void finish(const float* sums, const DenseTileCall<T>& call, int64_t row, int64_
   }
 }
 
-// 32 rows of A as they lie, or copied where the depth or the rows are no whole tiles.
+// 32 rows of A as stored, or copied where the depth or the rows are no whole tiles.
 class RowBlocks {
  public:
   RowBlocks(MatrixView<const Bf16> a, int64_t steps) : a_(a), steps_(steps) {}
@@ -212,7 +212,7 @@ class RowBlocks {
 
 template <typename T>
 void multiply_blocks(const DenseTileCall<T>& call, TileUnit unit) {
-  WEFT_CHECK(unit != TileUnit::kNone, "no unit here multiplies tiles: {}", tile_unit_lacks());
+  WEFT_CHECK(unit != TileUnit::kNone, "there is no tile unit: {}", tile_unit_lacks());
   const DenseTiles& b = *call.b;
   WEFT_CHECK(call.a.cols == b.depth() && call.c.rows == call.a.rows && call.c.cols == b.cols(),
              "a product of {} x {} and {} x {} into {} x {}", call.a.rows, call.a.cols, b.depth(),
@@ -249,7 +249,7 @@ void multiply_blocks(const DenseTileCall<T>& call, TileUnit unit) {
 
 void multiply_tiles(const PackedMatrix& packed, int64_t cols, const TileOperand& b,
                     const TileSink& c, TileUnit unit) {
-  WEFT_CHECK(unit != TileUnit::kNone, "no unit here multiplies tiles: {}", tile_unit_lacks());
+  WEFT_CHECK(unit != TileUnit::kNone, "there is no tile unit: {}", tile_unit_lacks());
   const TileView a = packed.tiles();
   check_operand("multiply_tiles", "b", b.values, b.transposed ? cols : a.depth,
                 b.transposed ? a.depth : cols);
@@ -291,7 +291,7 @@ void transpose_bf16(MatrixView<const Bf16> from, MatrixView<Bf16> to) {
     if (eight < whole) {
       const Bf16* rows[8];
       for (int i = 0; i < 8; ++i) rows[i] = from.row(eight * 8 + i);
-      return turn_eight(rows, from.cols, to.data + eight * 8, to.row_stride);
+      return transpose_eight(rows, from.cols, to.data + eight * 8, to.row_stride);
     }
     for (int64_t r = eight * 8; r < from.rows; ++r) {
       for (int64_t c = 0; c < from.cols; ++c) to.at(c, r) = from.at(r, c);

@@ -6,7 +6,7 @@
 // rows all of these are computed (so A is read once for them). C goes to a TileSink as in
 // panel_product.h.
 //
-// Dense, from A [rows, depth] as it lies and DenseTiles of B [depth, cols]: C in blocks of 32 x 32.
+// Dense, from A [rows, depth] as stored and DenseTiles of B [depth, cols]: C in blocks of 32 x 32.
 #pragma once
 
 #include "weft/core/bf16.h"
@@ -18,7 +18,7 @@
 
 namespace weft {
 
-// B, dense: as activations lie, or their transpose.
+// B, dense: the activations, or their transpose.
 struct TileOperand {
   MatrixView<const Bf16> values;  // [depth, cols], or [cols, depth] if transposed
   bool transposed = false;

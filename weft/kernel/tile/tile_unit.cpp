@@ -60,9 +60,9 @@ Found look() {
   if (!amx || !avx512) return found;
   constexpr uint64_t kTileStates = uint64_t{3} << 17;
   if ((states & kTileStates) != kTileStates) {
-    found.no_amx = "the system does not keep the state of AMX";
+    found.no_amx = "the system does not save the AMX state";
   } else if (!ask_for_tiles()) {
-    found.no_amx = "the system refuses the state of AMX";
+    found.no_amx = "the system denies the AMX state";
   } else {
     found.no_amx.clear();
   }
@@ -87,7 +87,7 @@ std::string lacks(TileUnit unit) {
   if (unit == TileUnit::kNone || unit == TileUnit::kEmulated) return "";
   if (!current_isa().starts_with("avx3")) {
     const std::string& missing = unit == TileUnit::kAmx ? found().no_amx : found().no_avx512bf16;
-    return missing.empty() ? "weft is held to " + current_isa() : missing;
+    return missing.empty() ? "weft is limited to " + current_isa() : missing;
   }
   return unit == TileUnit::kAmx ? found().no_amx : found().no_avx512bf16;
 }

@@ -2,7 +2,7 @@
 //
 //   amx          Intel's AMX: 16 x 16 sums, 32 deep, in one instruction
 //   avx512bf16   pairs of bf16 in AVX-512 vectors
-//   emulated     the same numbers in plain C++, for tests and for those who ask for it; never quick
+//   emulated     the same numbers in plain C++, for tests and on request; slow
 //   none         no such unit: bf16 operands are multiplied in fp32 arithmetic (kernels.h)
 //
 // The best that the CPU has and the system allows is taken; the state of AMX is asked for once,

@@ -1,9 +1,9 @@
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "weft/pack/turn_bf16.cpp"
+#define HWY_TARGET_INCLUDE "weft/pack/transpose_bf16.cpp"
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
-#include "weft/pack/turn_bf16.h"
+#include "weft/pack/transpose_bf16.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -26,7 +26,8 @@ HWY_INLINE void InterleaveHalves(const V16 (&from)[8], V16 (&to)[8]) {
   }
 }
 
-HWY_INLINE void TurnSquare(const Bf16* const (&rows)[8], int64_t col, Bf16* to, int64_t stride) {
+HWY_INLINE void TransposeSquare(const Bf16* const (&rows)[8], int64_t col, Bf16* to,
+                                int64_t stride) {
   const D16 d;
   V16 a[8], b[8];
   HWY_UNROLL(8)
@@ -43,10 +44,10 @@ HWY_INLINE void TurnSquare(const Bf16* const (&rows)[8], int64_t col, Bf16* to, 
 }
 #endif
 
-void TurnEight(const Bf16* const (&rows)[8], int64_t cols, Bf16* to, int64_t stride) {
+void TransposeEight(const Bf16* const (&rows)[8], int64_t cols, Bf16* to, int64_t stride) {
   int64_t col = 0;
 #if HWY_TARGET != HWY_SCALAR
-  for (; col + 8 <= cols; col += 8) TurnSquare(rows, col, to, stride);
+  for (; col + 8 <= cols; col += 8) TransposeSquare(rows, col, to, stride);
 #endif
   for (; col < cols; ++col) {
     for (int r = 0; r < 8; ++r) to[col * stride + r] = rows[r][col];
@@ -60,10 +61,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft {
 
-HWY_EXPORT(TurnEight);
+HWY_EXPORT(TransposeEight);
 
-void turn_eight(const Bf16* const (&rows)[8], int64_t cols, Bf16* to, int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(TurnEight)(rows, cols, to, stride);
+void transpose_eight(const Bf16* const (&rows)[8], int64_t cols, Bf16* to, int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(TransposeEight)(rows, cols, to, stride);
 }
 
 }  // namespace weft

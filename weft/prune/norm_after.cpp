@@ -1,4 +1,4 @@
-#include "weft/prune/norm_behind.h"
+#include "weft/prune/norm_after.h"
 
 #include <charconv>
 #include <cmath>
@@ -34,8 +34,8 @@ std::vector<std::string> names_behind(const std::string& layer) {
 
 }  // namespace
 
-std::optional<NormBehind> norm_behind(const Checkpoint& checkpoint, const std::string& layer,
-                                      int64_t outs) {
+std::optional<NormAfter> norm_after(const Checkpoint& checkpoint, const std::string& layer,
+                                    int64_t outs) {
   const auto values = [&](const std::string& name) -> const ShardedTensor* {
     const ShardedTensor* tensor = find_tensor(checkpoint, name);
     const bool fits = tensor != nullptr && is_weight_dtype(tensor->info.dtype) &&
@@ -46,7 +46,7 @@ std::optional<NormBehind> norm_behind(const Checkpoint& checkpoint, const std::s
     const ShardedTensor* mean = values(name + ".running_mean");
     const ShardedTensor* variance = values(name + ".running_var");
     if (mean == nullptr || variance == nullptr) continue;
-    NormBehind norm{name, *mean, *variance, std::nullopt};
+    NormAfter norm{name, *mean, *variance, std::nullopt};
     if (const ShardedTensor* gamma = values(name + ".weight")) norm.gamma = *gamma;
     return norm;
   }
@@ -55,7 +55,7 @@ std::optional<NormBehind> norm_behind(const Checkpoint& checkpoint, const std::s
 
 // In units of the rows' deviations. Over a calibration set a mean is off by a fraction of one, a
 // variance by a factor near one. Means of another layer are off by as much as they differ from
-// zero, and more; where all are near zero nobody can tell, and nothing would go wrong.
+// zero, and more; where all are near zero it cannot be decided, and does not matter.
 bool normalises(const std::vector<double>& mean, const std::vector<double>& variance,
                 const std::vector<double>& weights, const Gram& inputs) {
   const auto rows = static_cast<int64_t>(mean.size());

@@ -1,38 +1,44 @@
-#include "cli/network.h"
+#include "weft/train/network_to_convert.h"
 
 #include <ATen/Parallel.h>
 
 #include <algorithm>
 
-#include "cli/shared.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
 #include "weft/torch/layer_module.h"
 #include "weft/train/export_model.h"
+#include "weft/train/layer_inputs.h"
 #include "weft/train/load_model.h"
 
-namespace weft::cli {
+namespace weft {
 
-Network::Network(const ModelFlags& flags) : sample_count_(flags.samples) {
+NetworkToConvert::NetworkToConvert(const NetworkOptions& options,
+                                   const std::function<void(const std::string&)>& note)
+    : sample_count_(options.samples) {
   at::set_num_threads(threads());  // first: torch's first product would set them, to one, for all
-  parts_ = load_network(flags.folder, flags.weights, flags.data, print_note);
+  parts_ = load_network(
+      options.run, options.weights, options.data, note ? note : [](const std::string&) {});
   SparsifyConfig config;
   config.recipe = "dense";
   layers_ = sparsify(*parts_.model, config);
 }
 
-std::map<std::string, std::string> Network::not_converted(bool ends) const {
-  std::map<std::string, std::string> found;
+std::map<std::string, NetworkObjection> NetworkToConvert::not_converted(bool ends) const {
+  std::map<std::string, NetworkObjection> found;
   for (const LayerReport& layer : layers_) {
-    const bool computed = layer.path != "torch";
-    if (computed && (!layer.end || ends)) continue;
-    found[weight_name(layer.name)] =
-        computed ? layer.reason + " (see --sparse-ends)" : layer.reason;
+    if (layer.cause == LayerCause::kNoProduct) {
+      found[weight_name(layer.name)] = {NotConverted::kNoProduct, layer.reason};
+    } else if (layer.end && !ends) {
+      const bool first = &layer == &layers_.front();
+      found[weight_name(layer.name)] = {
+          first ? NotConverted::kFirstLayer : NotConverted::kLastLayer, ""};
+    }
   }
   return found;
 }
 
-Network::Weights Network::weights() const {
+NetworkToConvert::Weights NetworkToConvert::weights() const {
   Weights all;
   for (const auto& each : parts_.model->named_parameters()) all[each.key()] = each.value().detach();
   for (const auto& each : parts_.model->named_buffers()) all[each.key()] = each.value();
@@ -40,7 +46,7 @@ Network::Weights Network::weights() const {
   return all;
 }
 
-void Network::restore(const Weights& weights) {
+void NetworkToConvert::restore(const Weights& weights) {
   const torch::NoGradGuard no_grad;
   for (const auto& each : parts_.model->named_parameters())
     each.value().copy_(weights.at(each.key()));
@@ -48,7 +54,7 @@ void Network::restore(const Weights& weights) {
   weights_changed();
 }
 
-void Network::set(const std::string& tensor, const std::vector<double>& values) {
+void NetworkToConvert::set(const std::string& tensor, const std::vector<double>& values) {
   const torch::NoGradGuard no_grad;
   const auto parameters = parts_.model->named_parameters();
   const auto buffers = parts_.model->named_buffers();
@@ -60,17 +66,16 @@ void Network::set(const std::string& tensor, const std::vector<double>& values) 
   weights_changed();
 }
 
-void Network::weights_changed() {
+void NetworkToConvert::weights_changed() {
   inputs_.forget();
   for (const auto& [name, layer] : layers_of(*parts_.model)) layer->weights_changed();
 }
 
-NetworkSamples Network::samples() const {
-  return {*parts_.model, *parts_.source, sample_count_,
-          std::max<int64_t>(1, parts_.options.batch / parts_.options.accumulate)};
+int64_t NetworkToConvert::batch() const {
+  return std::max<int64_t>(1, parts_.options.batch / parts_.options.accumulate);
 }
 
-std::set<std::string> Network::norm_tensors() const {
+std::set<std::string> NetworkToConvert::norm_tensors() const {
   std::set<std::string> names;
   for (const auto& each : parts_.model->named_buffers()) {
     const std::string& name = each.key();
@@ -79,8 +84,8 @@ std::set<std::string> Network::norm_tensors() const {
   return names;
 }
 
-std::map<std::string, std::vector<double>> Network::estimate_norms() {
-  weft::estimate_norms(samples());
+std::map<std::string, std::vector<double>> NetworkToConvert::estimate_norms() {
+  weft::estimate_norms({*parts_.model, *parts_.source, sample_count_, batch()});
   std::map<std::string, std::vector<double>> found;
   const auto buffers = parts_.model->named_buffers();
   for (const std::string& name : norm_tensors()) {
@@ -90,29 +95,27 @@ std::map<std::string, std::vector<double>> Network::estimate_norms() {
   return found;
 }
 
-EvalReport Network::evaluate() {
-  return weft::evaluate(*parts_.model, *parts_.source, samples().batch,
-                        parts_.options.eval_samples);
+EvalReport NetworkToConvert::evaluate() {
+  return weft::evaluate(*parts_.model, *parts_.source, batch(), parts_.options.eval_samples);
 }
 
-void Network::Inputs::check(const std::string& layer, const WeightShape& shape, int64_t) const {
+void NetworkToConvert::Inputs::check(const std::string& layer, const WeightShape& shape,
+                                     int64_t) const {
   if (std::ranges::find(wanted_, layer) == wanted_.end()) wanted_.push_back(layer);
   for (const auto& [name, each] : layers_of(*network_.parts_.model)) {
     if (name != layer) continue;
     WEFT_CHECK(each->layer().channel_groups() == 1,
-               "layer {}: the groups of its channels see different inputs; leave it out with "
-               "--exclude",
+               "layer {}: its groups of channels have different inputs; exclude it",
                printable(layer));
     WEFT_CHECK(each->weight_shape().cols() == shape.cols(),
                "layer {}: {} columns in the network, {} in the file", printable(layer),
                each->weight_shape().cols(), shape.cols());
     return;
   }
-  throw Error(fmt::format("the network of the run has no layer {}; leave it out with --exclude",
-                          printable(layer)));
+  throw Error(fmt::format("the network of the run has no layer {}; exclude it", printable(layer)));
 }
 
-Gram Network::Inputs::gram(const std::string& layer, const WeightShape& shape) const {
+Gram NetworkToConvert::Inputs::gram(const std::string& layer, const WeightShape& shape) const {
   check(layer, shape, 1);
   if (!ready_.contains(layer)) collect_from(layer);
   Gram gram = std::move(ready_.at(layer));
@@ -121,7 +124,7 @@ Gram Network::Inputs::gram(const std::string& layer, const WeightShape& shape) c
 }
 
 // Of this layer and of those that will be asked for next.
-void Network::Inputs::collect_from(const std::string& layer) const {
+void NetworkToConvert::Inputs::collect_from(const std::string& layer) const {
   std::map<std::string, int64_t> cols;
   for (const auto& [name, each] : layers_of(*network_.parts_.model)) {
     cols[name] = each->weight_shape().cols();
@@ -136,10 +139,11 @@ void Network::Inputs::collect_from(const std::string& layer) const {
     builders.emplace(*one, GramBuilder(cols.at(*one)));
   }
   for_each_layer_input(
-      network_.samples(), names,
+      {*network_.parts_.model, *network_.parts_.source, network_.sample_count_, network_.batch()},
+      names,
       [&](const std::string& name, MatrixView<const float> rows) { builders.at(name).add(rows); });
   ready_.clear();
   for (auto& [name, builder] : builders) ready_[name] = builder.finish();
 }
 
-}  // namespace weft::cli
+}  // namespace weft

@@ -1,5 +1,5 @@
 // The normalisation behind a layer: found by its name, believed by its statistics.
-#include "weft/prune/norm_behind.h"
+#include "weft/prune/norm_after.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 namespace weft {
 namespace {
 
-TEST(NormBehind, IsFoundUnderTheNamesThatPeopleUse) {
+TEST(NormAfter, IsFoundUnderTheNamesThatPeopleUse) {
   const test::ScratchFolder folder;
   std::vector<test::NamedTensor> tensors;
   const auto add_norm = [&](const std::string& name, int64_t size, bool gamma = true) {
@@ -34,7 +34,7 @@ TEST(NormBehind, IsFoundUnderTheNamesThatPeopleUse) {
   test::write_file(folder / "f", tensors);
   const Checkpoint checkpoint = Checkpoint::open(folder / "f");
   const auto found = [&](const std::string& layer) {
-    const std::optional<NormBehind> norm = norm_behind(checkpoint, layer, 8);
+    const std::optional<NormAfter> norm = norm_after(checkpoint, layer, 8);
     return norm ? norm->name : "";
   };
   EXPECT_EQ(found("layer1.0.conv1"), "layer1.0.bn1");
@@ -50,11 +50,11 @@ TEST(NormBehind, IsFoundUnderTheNamesThatPeopleUse) {
   EXPECT_EQ(found("b.conv1"), "") << "of another size";
   EXPECT_EQ(found("c.conv1"), "c.bn1") << "norm1 is of another size";
   EXPECT_EQ(found("d.conv1"), "") << "no variance";
-  EXPECT_TRUE(norm_behind(checkpoint, "a.conv2", 8)->gamma.has_value());
-  EXPECT_FALSE(norm_behind(checkpoint, "c.conv1", 8)->gamma.has_value());
-  EXPECT_EQ(norm_behind(checkpoint, "a.conv2", 8)->mean.info.name, "a.norm2.running_mean");
-  EXPECT_EQ(norm_behind(checkpoint, "a.conv2", 8)->variance.info.name, "a.norm2.running_var");
-  EXPECT_EQ(norm_behind(checkpoint, "a.conv2", 8)->gamma->info.name, "a.norm2.weight");
+  EXPECT_TRUE(norm_after(checkpoint, "a.conv2", 8)->gamma.has_value());
+  EXPECT_FALSE(norm_after(checkpoint, "c.conv1", 8)->gamma.has_value());
+  EXPECT_EQ(norm_after(checkpoint, "a.conv2", 8)->mean.info.name, "a.norm2.running_mean");
+  EXPECT_EQ(norm_after(checkpoint, "a.conv2", 8)->variance.info.name, "a.norm2.running_var");
+  EXPECT_EQ(norm_after(checkpoint, "a.conv2", 8)->gamma->info.name, "a.norm2.weight");
 }
 
 struct Statistics {
@@ -76,7 +76,7 @@ Statistics statistics_of(const Matrix& w, const Matrix& x) {
   return found;
 }
 
-TEST(NormBehind, IsBelievedIfItsStatisticsAreThoseOfTheLayer) {
+TEST(NormAfter, IsBelievedIfItsStatisticsAreThoseOfTheLayer) {
   const LayerCase layer = draw_layer({16, 32, 1}, 170);
   const Matrix elsewhere = draw_inputs(400, 32, 171);  // other samples of the same inputs
   const auto believed = [&](const Statistics& statistics) {

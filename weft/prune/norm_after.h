@@ -1,16 +1,16 @@
-// The batch normalisation behind a convolution, in a checkpoint that does not say what follows
-// what.
+// The batch normalisation after a convolution, in a checkpoint that does not record the order of
+// layers.
 //
 //   y = γ (W x − mean) / √(variance + ε) + β        γ / √(variance + ε) is folded into W, row by
 //   row
 //
-// It is looked for under the names that people use,
+// It is searched under the common names,
 //
 //   conv1 ─► bn1, norm1     conv ─► bn, norm     0 ─► 1 (of a sequence)     stem ─► norm
 //   shortcut ─► shortcut_norm, shortcut_bn
 //
-// and then held against what the layer puts out: names alone would take the normalisation of a
-// pre-activation network, which stands before its convolution, for the one behind it.
+// and then compared with the output of the layer: by name alone, the normalisation before a
+// convolution of a pre-activation network would be taken for the one after it.
 #pragma once
 
 #include <optional>
@@ -22,14 +22,14 @@
 
 namespace weft {
 
-struct NormBehind {
+struct NormAfter {
   std::string name;
   ShardedTensor mean, variance;        // running, [outs]
   std::optional<ShardedTensor> gamma;  // [outs]
 };
 
-std::optional<NormBehind> norm_behind(const Checkpoint& checkpoint, const std::string& layer,
-                                      int64_t outs);
+std::optional<NormAfter> norm_after(const Checkpoint& checkpoint, const std::string& layer,
+                                    int64_t outs);
 
 // Whether running statistics are those of W x. weights: [mean.size(), inputs.cols]; the mean of the
 // inputs must be known.
