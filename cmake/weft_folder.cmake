@@ -17,7 +17,11 @@ function(weft_folder name)
   cmake_parse_arguments(arg "" "" "PUBLIC;SOURCES;SIMD;LINKS;USES" ${ARGN})
   get_property(arrows GLOBAL PROPERTY WEFT_ARROWS_${name})
   list(TRANSFORM arrows PREPEND weft::)
-  add_library(weft_${name} STATIC ${arg_SOURCES} ${arg_SIMD})
+  set(type STATIC)
+  if(WEFT_MUTATE)  # one source changes at a time: with shared libraries no test is linked again
+    set(type SHARED)
+  endif()
+  add_library(weft_${name} ${type} ${arg_SOURCES} ${arg_SIMD})
   target_sources(weft_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
     FILES ${arg_PUBLIC})
   set_source_files_properties(${arg_SIMD} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -66,6 +70,10 @@ function(weft_compile_options target)
   endif()
   if(WEFT_FUZZ)  # reads files: the baseline is enough, and takes half as long
     string(APPEND disabled "|HWY_AVX2")
+  endif()
+  if(WEFT_MUTATE)  # AVX2 as the baseline, and nothing else: a source is compiled once
+    string(APPEND disabled "|HWY_AVX3")
+    target_compile_options(${target} PRIVATE -march=haswell -ffp-contract=off)
   endif()
   target_compile_definitions(${target} PRIVATE "HWY_DISABLED_TARGETS=(${disabled})")
 endfunction()

@@ -213,7 +213,7 @@ uint8_t draw_glyph(uint64_t seed, Split split, int64_t index, std::span<uint8_t>
   const double noise = draws.between(kLeastNoise, kMostNoise);
   for (size_t i = 0; i < image.size(); ++i) {
     const double grey = std::clamp(image[i] + noise * draws.bell(), 0.0, 1.0);
-    pixels[i] = static_cast<uint8_t>(grey * 255 + 0.5);
+    pixels[i] = static_cast<uint8_t>(grey * 255 + 0.5);  // NOLINT(bugprone-incorrect-roundings)
   }
   return static_cast<uint8_t>(glyph_class);
 }

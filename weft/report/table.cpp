@@ -49,6 +49,7 @@ std::string Table::str() const {
     widths.push_back(width);
   }
   std::vector<std::string> rule;
+  rule.reserve(widths.size());
   for (const size_t width : widths) rule.emplace_back(width, '-');
   std::string text = line(headings_, widths) + line(rule, widths);
   for (const auto& row : rows_) text += line(row, widths);

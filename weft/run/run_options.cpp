@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "weft/core/error.h"
 #include "weft/core/number.h"
@@ -53,8 +55,8 @@ const std::string& only_one(const std::vector<std::string>& values) {
 
 using Check = std::function<void(const std::string&)>;
 
-OptionField text(const char* name, const char* type, std::string RunOptions::*member, Check check,
-                 const char* help) {
+OptionField text(const char* name, const char* type, std::string RunOptions::*member,
+                 const Check& check, const char* help) {
   return {name,
           type,
           help,
@@ -67,7 +69,7 @@ OptionField text(const char* name, const char* type, std::string RunOptions::*me
 }
 
 Check one_of(std::vector<std::string> accepted) {
-  return [accepted](const std::string& value) {
+  return [accepted = std::move(accepted)](const std::string& value) {
     WEFT_CHECK(std::ranges::find(accepted, value) != accepted.end(), "'{}': accepted are {}",
                printable(value), fmt::join(accepted, ", "));
   };

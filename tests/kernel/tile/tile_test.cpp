@@ -545,6 +545,11 @@ TEST(TileUnit, IsNamedAndForced) {
   }
 }
 
+TEST(TileUnit, CountsTheFlopsOfItsPeak) {  // a step: a tile of 16 x 32 by one of 32 x 16
+  EXPECT_EQ(tile_ops(TileUnit::kEmulated).busy(0), 0);
+  EXPECT_EQ(tile_ops(TileUnit::kEmulated).busy(3), 3 * 2 * 16 * 16 * 32);
+}
+
 TEST(TileUnit, IsNoneOnACpuHeldToLess) {
   for (const std::string& isa : available_isas()) {
     if (isa.starts_with("avx3")) continue;
