@@ -204,6 +204,9 @@ class PackedMatrix:
         """Every byte that is not a value is checked."""
         return PackedMatrix(_core.PackedMatrix.from_bytes(data))
 
+    def __reduce__(self) -> tuple[Any, ...]:  # copies and pickles
+        return PackedMatrix.from_bytes, (self.to_bytes(),)
+
     def __repr__(self) -> str:
         return (
             f"PackedMatrix([{self.outs}, {self.ins}], {self.pattern}, {self.layout}, "

@@ -3,6 +3,7 @@
     prepare(weight, scores, clock!, layer, training)           masks that are due; which pass it is
     linear(x, weight, bias, scores, key, layer) -> y           and conv2d
     linear_backward(g, x, weight, scores, key, layer, ...) -> dx, dw, ds
+    packed_linear(x, bias, layer, outs) -> y                   of a packed layer; no backward
 
 ``layer`` names the engine that has the masks and packs of a module. ``key`` is a copy of the clock
 after `prepare`: seed, step, call and first token, which choose the sample of the gradient, and the
@@ -15,6 +16,7 @@ operators with masked operands (`_plain_*`).
 
 # torch reads the types of the operators off these functions; 2.4 does not know list[int], nor
 # annotations that are strings.
+import weakref
 from typing import Any, List, Optional, Tuple
 
 import torch
@@ -22,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import _core
+from ._core import Error
 from .engine import Engine, engine_of
 
 
@@ -362,3 +365,25 @@ def _conv2d_backward(ctx: Any, g: Tensor) -> Tuple[Any, ...]:
 
 
 conv2d.register_autograd(_conv2d_backward, setup_context=_save)
+
+
+# ---- packed layers, for inference (packed.py)
+
+# By number, which is all that a graph can hold.
+packed_layers: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+
+
+@torch.library.custom_op("weft::packed_linear", mutates_args=())
+def packed_linear(x: Tensor, bias: Optional[Tensor], layer: int, outs: int) -> Tensor:
+    """y = x Wᵀ + bias in float32; y in the dtype of x. x: [..., ins], y: [..., outs]"""
+    module = packed_layers.get(layer)
+    if module is None:
+        raise Error("the module of this packed layer is gone: keep the model while its graph is in use")
+    rows = x.detach().reshape(-1, x.shape[-1]).to(torch.float32).contiguous()
+    own = None if bias is None else bias.detach().to(torch.float32).contiguous()
+    return module._product(rows, own).to(x.dtype).reshape(*x.shape[:-1], outs)
+
+
+@packed_linear.register_fake
+def _(x: Tensor, bias: Optional[Tensor], layer: int, outs: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], outs)

@@ -13,6 +13,7 @@ from torch import Tensor
 from . import _core, nn
 from ._core import Error
 from .engine import Engine, Planner, Settings
+from .tables import table
 
 Rule = Union[tuple[str, str], tuple[str, str, str]]
 
@@ -39,11 +40,7 @@ class Report(list[LayerReport]):
     def __str__(self) -> str:
         header = ("layer", "kind", "recipe", "pattern", "path", "why")
         rows = [(r.name, r.kind, r.recipe, r.pattern, r.path, r.reason) for r in self]
-        widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
-            for row in [header, *rows]
-        ]
+        lines = table(header, rows)
         lines.append(f"{len(self.sparse)} of {len(self)} layers are sparse")
         if self.note:
             lines.append(self.note)
@@ -288,16 +285,20 @@ def _keep_zeros(layer: nn.SparseLayer, settings: Settings) -> None:
     layer.give_mask(nonzero)
 
 
-def _leave_fast_paths(model: torch.nn.Module) -> None:
+def _leave_fast_paths(
+    model: torch.nn.Module, kind: type[torch.nn.Module] = nn.SparseLayer
+) -> None:
     """nn.TransformerEncoderLayer in eval() reads the weights of its layers and does not call them.
 
     It says that it takes that path for relu and gelu only: what it knows of its activation, which
-    nothing else reads, is taken away.
+    nothing else reads, is taken away where it has a layer of this kind.
     """
     for module in model.modules():
-        if isinstance(module, torch.nn.TransformerEncoderLayer) and layers_of(module):
+        if not any(isinstance(inner, kind) for inner in module.modules()):
+            continue
+        if isinstance(module, torch.nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0
-        if isinstance(module, torch.nn.TransformerEncoder) and layers_of(module):
+        if isinstance(module, torch.nn.TransformerEncoder):
             module.enable_nested_tensor = False
             module.use_nested_tensor = False
 

@@ -1,0 +1,504 @@
+"""calibrate_and_convert_: a trained PyTorch model becomes N:M with little loss, without training.
+
+Forward pre-hooks see what goes into every layer; of that only the Gram matrix is kept,
+
+    G = mean of x xᵀ over samples      [ins, ins], float64; of a convolution [ins * kh * kw, ...]
+
+and `weft.convert_layer` finds the weights W' with the least (W' − W) G (W' − W)ᵀ.
+
+    parallel     one pass over the batches; every layer sees what the dense model feeds it.
+                 Memory: the Gram matrices of all layers
+    sequential   a pass for each layer (or for layers that read the same tensor, such as q, k and v);
+                 a layer sees what the converted layers before it put out. Memory: one Gram matrix
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import _core, arrays, nn
+from ._core import Error
+from .progress import Progress
+from .sparsify import _cannot_compute, _kind, _KINDS, _places, _TiedWeights, layers_of
+from .tables import table
+
+# ---- the report
+
+
+@dataclass(frozen=True)
+class ConvertedLayerReport:
+    name: str  # "blocks.0.fc1"
+    kind: str  # "linear 768 -> 3072"
+    pattern: str  # "2:4"; empty if the layer was left out
+    samples: int  # rows of its inputs
+    error_before: Optional[float]  # of the mask alone: ‖W'X − WX‖² / ‖WX‖²
+    error_after: Optional[float]
+    reason: str  # why it was left out; the method, if it was not
+
+    @property
+    def converted(self) -> bool:
+        return bool(self.pattern)
+
+
+class ConversionReport(list[ConvertedLayerReport]):
+    """What became of every module with a matrix. Prints as a table."""
+
+    @property
+    def converted(self) -> list[ConvertedLayerReport]:
+        return [layer for layer in self if layer.converted]
+
+    def __str__(self) -> str:
+        def number(error: Optional[float]) -> str:
+            return "-" if error is None else f"{error:.5f}"
+
+        header = ("layer", "kind", "pattern", "samples", "error before", "error after", "why")
+        rows = [
+            (r.name, r.kind, r.pattern, str(r.samples), number(r.error_before),
+             number(r.error_after), r.reason)
+            for r in self
+        ]  # fmt: skip
+        lines = table(header, rows)
+        lines.append(f"{len(self.converted)} of {len(self)} layers are converted")
+        return "\n".join(lines)
+
+
+# ---- Gram matrices
+
+
+_CHUNK = 1 << 22  # elements of float64 inputs at a time
+
+
+def _rows(module: torch.nn.Module, x: Tensor) -> Iterator[Tensor]:
+    """What the rows of the weight are multiplied with: [samples, cols], in pieces."""
+    x = x.detach()
+    if isinstance(module, torch.nn.Conv2d):
+        images = x if x.dim() == 4 else x.unsqueeze(0)
+        own = nn.Conv2d._geometry(module)  # type: ignore[arg-type]
+        assert own.kernel is not None
+        cols, area = own.ins * own.taps, images.shape[2] * images.shape[3]
+        for part in images.split(max(1, _CHUNK // max(1, cols * area))):
+            taken = F.unfold(part.float(), own.kernel, own.dilation, own.padding, own.stride)
+            yield taken.transpose(1, 2).reshape(-1, cols)
+    else:
+        rows = x.reshape(-1, x.shape[-1])
+        yield from rows.split(max(1, _CHUNK // max(1, x.shape[-1])))
+
+
+class _Inputs:
+    """Of one layer: sums of x xᵀ and x, and their number."""
+
+    def __init__(self, cols: int) -> None:
+        self.second = torch.zeros(cols, cols, dtype=torch.float64)
+        self.first = torch.zeros(cols, dtype=torch.float64)
+        self.samples = 0
+
+    def add(self, module: torch.nn.Module, x: Tensor) -> None:
+        for part in _rows(module, x):
+            rows = part.to("cpu", torch.float64)
+            self.second.addmm_(rows.t(), rows)
+            self.first += rows.sum(0)
+            self.samples += rows.shape[0]
+
+
+def _count(module: torch.nn.Module, x: Tensor) -> int:
+    """Rows of `_rows`."""
+    if not isinstance(module, torch.nn.Conv2d):
+        return x.numel() // max(1, x.shape[-1])
+    own = nn.Conv2d._geometry(module)  # type: ignore[arg-type]
+    assert own.kernel is not None
+    count = x.shape[0] if x.dim() == 4 else 1
+    for axis in (0, 1):
+        reach = own.dilation[axis] * (own.kernel[axis] - 1) + 1
+        space = x.shape[axis - 2] + 2 * own.padding[axis] - reach
+        count *= space // own.stride[axis] + 1
+    return count
+
+
+# ---- running the model
+
+
+class _Enough(BaseException):
+    """Ends a forward pass whose rest nobody needs. No Exception: models may catch those."""
+
+
+def _run(model: torch.nn.Module, batch: Any) -> None:
+    try:
+        if isinstance(batch, Tensor):
+            model(batch)
+        elif isinstance(batch, Mapping):
+            model(**batch)
+        elif isinstance(batch, (tuple, list)):
+            model(*batch)
+        else:
+            raise Error(
+                f"a batch is a {type(batch).__name__}: accepted are tensors, tuples or lists "
+                "(model(*batch)) and dicts (model(**batch))"
+            )
+    except _Enough:
+        pass
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """In eval() and without gradients; every module gets its mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+Watcher = Callable[[torch.nn.Module, Tensor], None]
+
+
+@contextmanager
+def _watching(watchers: Mapping[torch.nn.Module, Watcher]) -> Iterator[None]:
+    """Calls each module's watcher with its input, before it computes."""
+
+    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        watchers[module](module, args[0] if args else kwargs["input"])
+
+    handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in watchers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass
+class _Calls:
+    """Of one layer, in a pass over all batches."""
+
+    module: torch.nn.Module
+    inputs: list[int] = field(default_factory=list)  # a number for every tensor that it read
+    samples: int = 0
+
+
+# ---- what is converted
+
+
+@dataclass(frozen=True)
+class _Settings:
+    pattern: str
+    method: str
+    support: str
+    transposable: bool
+    damping: float
+
+    @property
+    def solves(self) -> bool:
+        return self.method in ("adaprune", "sparsegpt")
+
+    @property
+    def needs_inputs(self) -> bool:
+        return self.method not in ("magnitude", "absorption") or self.support == "wanda"
+
+    @property
+    def text(self) -> str:
+        return f"{self.method}, support {self.support}" if self.support else self.method
+
+    def check(self) -> None:
+        """One conversion of a small layer: throws what is wrong with the method or the pattern."""
+        weight = torch.ones(32, 32, dtype=torch.float64)
+        self.convert(weight, torch.eye(32, dtype=torch.float64), None, 32)
+
+    def convert(
+        self, weight: Tensor, gram: Optional[Tensor], mean: Optional[Tensor], samples: int
+    ) -> arrays.ConvertedLayer:
+        return arrays.convert_layer(
+            weight, gram, self.pattern, self.method, mean=mean, samples=samples,
+            support=self.support, transposable=self.transposable, damping=self.damping,
+        )  # fmt: skip
+
+    def samples_needed(self, weight: Tensor) -> int:
+        """As many as a row keeps weights: with fewer, the solution is one of many."""
+        if not self.solves:
+            return 1
+        keep, group = (int(part) for part in self.pattern.partition("x")[0].split(":"))
+        ins = weight.shape[1]
+        taps = weight[0, 0].numel() if weight.dim() == 4 else 1
+        return taps * (ins // group * keep + min(ins % group, keep))
+
+
+def _left_out(
+    model: torch.nn.Module,
+    settings: _Settings,
+    filter: Optional[Callable[[str, torch.nn.Module], bool]],
+    ends_dense: bool,
+) -> Iterator[tuple[str, torch.nn.Module, str]]:
+    """Every module with a matrix, and why it is left out; empty: it is converted."""
+    parents = dict(model.named_modules())
+    tied = _TiedWeights(model)
+    places = list(_places(model))
+    products = [module for _, module in places if type(module) in _KINDS]
+    for name, module in places:
+        problem = _cannot_compute(name, module, parents)
+        if not problem and module._parameters.get("weight") is None:
+            problem = "its weight is computed from other parameters"
+        other = "" if problem else tied.other_owner(module)
+        if other:
+            problem = f"tied: shares its weight with {other}"
+        if not problem and filter is not None:
+            problem = "" if filter(name, module) else "the filter leaves it out"
+        elif not problem and ends_dense and module is places[0][1]:
+            problem = "the first layer"
+        elif not problem and ends_dense and module is products[-1]:
+            problem = "the last layer"
+        yield name, module, problem or _unsuited(module, settings)
+
+
+def _unsuited(module: torch.nn.Module, settings: _Settings) -> str:
+    weight = module._parameters["weight"]
+    assert weight is not None
+    groups = getattr(module, "groups", 1)
+    if groups != 1 and settings.needs_inputs:
+        return f"a grouped convolution, whose groups have different inputs: no {settings.method}"
+    taps = weight[0, 0].numel() if weight.dim() == 4 else 1
+    recipe = "transposable" if settings.transposable else "static"
+    return _core.objection(weight.shape[0], weight.shape[1], taps, groups, recipe, settings.pattern)
+
+
+# ---- the conversion
+
+
+class _Conversion:
+    def __init__(
+        self, model: torch.nn.Module, batches: Iterable[Any], settings: _Settings, progress: Progress
+    ) -> None:
+        self.model = model
+        self.batches = batches
+        self.settings = settings
+        self.progress = progress
+        self.done: dict[str, ConvertedLayerReport] = {}
+
+    def _pass(self, watchers: Mapping[torch.nn.Module, Watcher], start: float, share: float,
+              what: str) -> int:  # fmt: skip
+        """Runs all batches: ``share`` of the work, after ``start`` of it. Returns their number."""
+        count = len(self.batches) if isinstance(self.batches, Sized) else 0
+        number = 0
+        with _watching(watchers):
+            for number, batch in enumerate(self.batches, 1):
+                _run(self.model, batch)
+                part = number / count if count else 0.5
+                self.progress.reach(start + share * min(1.0, part), f"{what}, batch {number}")
+        if number == 0:
+            again = "" if start == 0.0 else " when it is read again"
+            raise Error(f"batches is empty{again}: the inputs of the layers are not known")
+        return number
+
+    def parallel(self, layers: dict[str, torch.nn.Module]) -> None:
+        inputs: dict[str, _Inputs] = {}
+        names = {module: name for name, module in layers.items()}
+
+        def watch(module: torch.nn.Module, x: Tensor) -> None:
+            if _grouped(module):
+                return
+            name = names[module]
+            if name not in inputs:
+                inputs[name] = _Inputs(_weight(module)[0].numel())
+            inputs[name].add(module, x)
+
+        self._pass({module: watch for module in names}, 0.0, 0.5, "calibration")
+        inputs = {name: own for name, own in inputs.items() if own.samples}
+        self._require_samples({name: own.samples for name, own in inputs.items()}, layers)
+        for name, own in inputs.items():
+            _require_finite(name, own)
+        for number, (name, module) in enumerate(layers.items()):
+            self.progress.reach(0.5 + 0.5 * number / len(layers), name)
+            if name in inputs or _grouped(module):
+                self._convert(name, module, inputs.pop(name, None))
+
+    def sequential(self, layers: dict[str, torch.nn.Module]) -> None:
+        calls, batches = self._discover(layers)
+        self._require_samples({name: c.samples for name, c in calls.items()}, layers)
+        groups = _read_together(calls)
+        share = 1 / (len(groups) + 1)
+        for number, names in enumerate(groups, 1):
+            first = calls[names[0]]
+            inputs = None if _grouped(first.module) else _Inputs(_weight(first.module)[0].numel())
+            once = len(first.inputs) == batches  # called once per batch: the rest is not needed
+
+            def watch(module: torch.nn.Module, x: Tensor) -> None:
+                assert inputs is not None
+                inputs.add(module, x)
+                if once:
+                    raise _Enough
+
+            if inputs is not None:
+                self._pass({first.module: watch}, number * share, share, names[0])
+                _require_finite(names[0], inputs)
+            for name in names:
+                self._convert(name, layers[name], inputs)
+
+    def _discover(self, layers: dict[str, torch.nn.Module]) -> tuple[dict[str, _Calls], int]:
+        """The layers in the order of their first calls, and what each call reads."""
+        names = {module: name for name, module in layers.items()}
+        calls: dict[str, _Calls] = {}
+        last: list[Any] = [None, 0, 0]  # the tensor that was read last, its version, its number
+
+        def watch(module: torch.nn.Module, x: Tensor) -> None:
+            version = None if x.is_inference() else x._version  # x += h leaves the object the same
+            if x is not last[0] or version is None or version != last[1]:
+                last[:] = x, version, last[2] + 1
+            own = calls.setdefault(names[module], _Calls(module))
+            own.inputs.append(last[2])
+            own.samples += _count(module, x)
+
+        share = 1 / (len(layers) + 1)
+        batches = self._pass({module: watch for module in names}, 0.0, share, "order of layers")
+        return {name: own for name, own in calls.items() if own.samples}, batches
+
+    def _require_samples(self, samples: dict[str, int], layers: dict[str, torch.nn.Module]) -> None:
+        """Before any weight changes."""
+        if not samples and not any(_grouped(module) for module in layers.values()):
+            raise Error(f"no batch reaches a layer to convert: {next(iter(layers))} and others")
+        for name, count in samples.items():
+            needed = 0 if _grouped(layers[name]) else self.settings.samples_needed(
+                _weight(layers[name])
+            )  # fmt: skip
+            if count < needed:
+                raise Error(
+                    f"{name}: the batches give it {count} samples, and {self.settings.method} at "
+                    f"{self.settings.pattern} needs {needed}, as many as a row keeps weights: pass "
+                    "more batches, or leave it out by filter"
+                )
+
+    def _convert(self, name: str, module: torch.nn.Module, inputs: Optional[_Inputs]) -> None:
+        settings, weight, bias = self.settings, _weight(module), module._parameters.get("bias")
+        gram = mean = None
+        if inputs is not None:
+            gram = inputs.second / inputs.samples
+            mean = None if bias is None else inputs.first / inputs.samples
+        samples = 0 if inputs is None else inputs.samples
+        try:
+            host = weight.detach().to("cpu", torch.float64).contiguous()
+            done = settings.convert(host, gram, mean, samples)
+        except Error as problem:
+            raise Error(f"{name}: {problem}") from problem
+        weight.copy_(done.weight)
+        if done.bias_change is not None and bias is not None:
+            bias.add_(done.bias_change.to(bias.device, bias.dtype))
+        self.done[name] = ConvertedLayerReport(
+            name, _kind(module), settings.pattern, samples, done.error_before, done.error_after,
+            settings.text,
+        )  # fmt: skip
+
+
+def _weight(module: torch.nn.Module) -> Tensor:
+    weight = module._parameters["weight"]
+    assert weight is not None
+    return weight
+
+
+def _grouped(module: torch.nn.Module) -> bool:
+    return getattr(module, "groups", 1) != 1
+
+
+def _require_finite(name: str, inputs: _Inputs) -> None:
+    if not torch.isfinite(inputs.second).all():
+        raise Error(f"{name}: its inputs have NaN or infinity")
+
+
+def _read_together(calls: dict[str, _Calls]) -> list[list[str]]:
+    """Layers whose inputs are the same tensors, in the order of first calls."""
+    groups: dict[Any, list[str]] = {}
+    for name, own in calls.items():
+        geometry: Any = None
+        if isinstance(own.module, torch.nn.Conv2d):
+            g = nn.Conv2d._geometry(own.module)  # type: ignore[arg-type]
+            geometry = g.kernel, g.stride, g.padding, g.dilation, g.groups
+        groups.setdefault((tuple(own.inputs), geometry), []).append(name)
+    return list(groups.values())
+
+
+def _check_batches(batches: Any, sequential: bool) -> None:
+    if batches is None or isinstance(batches, (Tensor, Mapping, str)):
+        what = "None" if batches is None else f"one {type(batches).__name__}"
+        raise Error(f"batches is {what}: pass a list of batches or a DataLoader, such as [x]")
+    if not isinstance(batches, Iterable):
+        raise Error(f"batches is a {type(batches).__name__}: pass a list of batches or a DataLoader")
+    if sequential and iter(batches) is batches:
+        raise Error(
+            "sequential=True runs the batches once for every layer, and this iterator can be read "
+            "only once: pass a list of batches or a DataLoader"
+        )
+
+
+def calibrate_and_convert_(
+    model: torch.nn.Module,
+    batches: Iterable[Any],
+    pattern: str = "2:4",
+    method: str = "adaprune",
+    *,
+    sequential: bool = False,
+    support: Optional[str] = None,
+    transposable: bool = False,
+    filter: Optional[Callable[[str, torch.nn.Module], bool]] = None,
+    first_and_last_dense: bool = True,
+    damping: float = 0.01,
+    progress: bool = True,
+) -> ConversionReport:
+    """Prunes the ``nn.Linear`` and ``nn.Conv2d`` of a trained model to N:M, in place.
+
+    The batches run through the model in ``eval()`` without gradients, and every layer gets weights
+    that change its output on them the least; nothing is trained. A few hundred samples do. The first
+    and the last layer stay dense unless ``filter`` is given.
+
+    Args:
+        batches: tensors, tuples or lists (``model(*batch)``) or dicts (``model(**batch)``).
+        pattern: ``"2:4"``, or shared by rows, ``"2:4x2"``.
+        method: ``adaprune`` (least squares), ``sparsegpt``, ``wanda``, ``absorption``,
+            ``magnitude``: docs/convert.md compares them.
+        sequential: a layer is calibrated with what the converted layers before it put out. Needs
+            batches that can be read again, and a pass over them for each layer.
+        support: which weights ``adaprune`` and ``absorption`` keep: ``magnitude``, ``wanda`` or,
+            with adaprune, ``sparsegpt``, which is its default here: the best in measurements.
+        transposable: masks that are N:M along outputs too.
+        filter: called with name and module; true for the layers to convert.
+        damping: of sparsegpt, as a share of the mean diagonal of G.
+        progress: on standard error: a bar, or a line every ten seconds if it is no terminal.
+
+    Returns a report: errors of every layer before and after its values were recovered, on the inputs
+    it was calibrated with, and why others were left out. The bias takes its part of the error. Batch
+    normalisation keeps its statistics: estimate them again after large changes (docs/convert.md).
+
+    >>> model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(3)))
+    >>> report = calibrate_and_convert_(model, [torch.randn(32, 16) for _ in range(4)])
+    >>> bool(arrays.check(model[1].weight, "2:4")), [r.converted for r in report]
+    (True, [False, True, False])
+
+    Then fine-tune it (``sparsify_(model, "static", mask="nonzero")``), or `pack_` it.
+    """
+    if layers_of(model):
+        raise Error("the model is sparsified: densify_ it first")
+    _check_batches(batches, sequential)
+    if support is None:
+        support = "sparsegpt" if method == "adaprune" else ""
+    settings = _Settings(pattern, method, support, transposable, damping)
+    settings.check()
+    places = list(_left_out(model, settings, filter, first_and_last_dense))
+    layers = {name: module for name, module, problem in places if not problem}
+    if not layers:
+        why = next((f": {name or 'the model'}: {problem}" for name, _, problem in places), "")
+        raise Error(f"the model has no layer to convert{why}")
+    with _evaluating(model), Progress("convert", shown=progress) as shown:
+        conversion = _Conversion(model, batches, settings, shown)
+        (conversion.sequential if sequential else conversion.parallel)(layers)
+    report = ConversionReport()
+    for name, module, problem in places:
+        left = ConvertedLayerReport(
+            name, _kind(module), "", 0, None, None, problem or "no batch reaches it"
+        )
+        report.append(conversion.done.get(name, left))
+    return report
