@@ -221,7 +221,9 @@ class PyLayer {
   }
 
   // How a sample of the gradient is drawn on torch's own operators; nothing: it is not sampled.
-  std::optional<Sampling> sampling(const Key& key) { return layer_->sampling(pass_of(key), 0); }
+  std::optional<Sampling> sampling(const Key& key, int64_t first_group) {
+    return layer_->sampling(pass_of(key), first_group);
+  }
 
  protected:
   std::unique_ptr<Layer> layer_;
@@ -250,7 +252,8 @@ class PyLinear : public PyLayer {
                                  {at<float>(dw), outs, ins});
   }
   bool sample_scales(Address g, int64_t tokens, const Key& key, Address scales) {
-    const std::optional<Sampling> sample = sampling(key);
+    const int64_t first_token = key[3], group = own().settings().pattern.group();
+    const std::optional<Sampling> sample = sampling(key, first_token / group);
     if (!sample) return false;
     const int64_t outs = own().shape().outs;
     weft::sample_scales({at<const float>(g), tokens, outs}, sample->options,
@@ -291,7 +294,10 @@ class PyConv : public PyLayer {
   }
   // g: [images, outs, height, width]
   bool sample_scales(Address g, const Sizes& g_sizes, const Key& key, Address scales) {
-    const std::optional<Sampling> sample = sampling(key);
+    // Groups begin with every image, as in ConvLayer.
+    const int64_t positions = g_sizes[2] * g_sizes[3], group = own().settings().pattern.group();
+    const int64_t first_image = positions == 0 ? 0 : key[3] / positions;
+    const auto sample = sampling(key, first_image * ((positions + group - 1) / group));
     if (!sample) return false;
     ConvShape shape;  // a sample sees images, outputs and positions: as a kernel of one tap does
     shape.images = g_sizes[0];

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from . import _core
 from ._core import Error
+from .distributed import Ranks
 
 
 class Planner:
@@ -99,6 +100,9 @@ class Engine:
         self.settings = settings
         self.planner = planner
         self.attached = False  # an optimizer reports its steps
+        self.ranks: Optional[Ranks] = None  # of the attachment: None before it
+        self.tokens = 0  # of the last gradient of the weights; in units that are sampled together
+        self.unit = 1
         self.calls = 0  # of kernels and of their plain counterparts, to see that a layer really ran
         self._start()
 
@@ -116,7 +120,8 @@ class Engine:
     def forget(self) -> None:
         """Nothing is known of the weights."""
         self._fingerprint: Optional[int] = None
-        self._pending = False  # a step was counted, and the state does not follow it yet
+        self._pending = 0  # steps that were counted, and that the state does not follow yet
+        self._uncounted: Optional[bytes] = None  # the state before them, if weights are sharded
         self._changed = False  # the weights are said to be other ones
         self._learned = False  # a gradient was computed from the weights as they are
 
@@ -127,16 +132,60 @@ class Engine:
             "geometry": self.geometry,
             "settings": self.settings,
             "planner": self.planner,
-            "state": self.core.state(),
+            "state": self.saved_state(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.geometry, self.planner = state["geometry"], state["planner"]
         self.settings = replace(state["settings"])
         self.attached = False
+        self.ranks = None
+        self.tokens, self.unit = 0, 1
         self.calls = 0
         self._start()
-        self.core.load_state(state["state"])
+        self.load_state(state["state"])
+
+    # ---- saving
+
+    def settle(self, weight: Tensor, scores: Optional[Tensor]) -> None:
+        """Before the state is saved: it follows the last step.
+
+        Not of sharded weights: gathering them takes all ranks, and a state_dict() is made by one.
+        """
+        if self._pending and self._uncounted is None:
+            self.follow(weight, scores)
+
+    def saved_state(self) -> bytes:
+        """Two numbers (bytes of the state, steps still to be counted), the state, and zeros.
+
+        The zeros make it as long before the first pass as later: torch.distributed.checkpoint loads
+        into tensors of the sizes that were saved.
+        """
+        state: bytes = self.core.state() if self._uncounted is None else self._uncounted
+        pending = 0 if self._uncounted is None else self._pending
+        numbers = len(state).to_bytes(8, "little") + pending.to_bytes(8, "little")
+        return numbers + state.ljust(self._longest_state(), b"\0")
+
+    def _longest_state(self) -> int:
+        """Both masks, both permutations and lbc's candidates, with their shapes, and counters."""
+        geometry = self.geometry
+        words = 2 * geometry.outs * -(-geometry.ins * geometry.taps // 64)
+        if self.core.score_shape is not None:
+            cells, groups, candidates = self.core.score_shape
+            words += cells * groups * -(-candidates // 64)
+        return 8 * (words + 2 * geometry.outs + 36)
+
+    def load_state(self, saved: bytes) -> None:
+        size, pending = (int.from_bytes(saved[i : i + 8], "little") for i in (0, 8))
+        if len(saved) < 16 or size > len(saved) - 16 or pending > 2**31:
+            raise Error(f"{self.settings.label or 'a layer'}: the saved state is damaged")
+        state = saved[16 : 16 + size]
+        self.core.load_state(state)
+        self.forget()
+        self._uncounted = state if pending else None
+        self._pending = pending
+        for _ in range(pending):
+            self.core.count_step()
 
     # ---- weights
 
@@ -145,9 +194,11 @@ class Engine:
         """As the core takes it: fp32, on the CPU, contiguous."""
         return tensor.detach().to("cpu", torch.float32).contiguous()
 
-    def count_step(self) -> None:
+    def count_step(self, sharded: bool = False) -> None:
+        if sharded and not self._pending:
+            self._uncounted = self.core.state()
         self.core.count_step()
-        self._pending = True
+        self._pending += 1
         self._learned = False
 
     def weights_changed(self) -> None:
@@ -162,7 +213,8 @@ class Engine:
         moved = self._fingerprint is not None and fingerprint != self._fingerprint
         if self._pending:
             self.core.bring_up_to_date(*addresses)
-            self._pending = self._changed = False
+            self._pending, self._uncounted = 0, None
+            self._changed = False
         elif self._changed or moved:
             if moved and not self._changed and self._learned and not self.attached:
                 raise Error(
@@ -189,6 +241,15 @@ class Engine:
                 "masks have changed: run the forward pass again after every optimizer step"
             )
         self._learned = True
+
+    def first_token(self, g: Tensor) -> int:
+        """Of the gradient of a pass, in the batch of all ranks: it chooses the random numbers."""
+        self.tokens = g.numel() // max(1, self.geometry.outs)
+        if self.geometry.kernel is None:
+            self.unit = int(_core.pattern(self.settings.pattern)[1])
+        else:  # groups begin with every image
+            self.unit = g.shape[2] * g.shape[3]
+        return 0 if self.ranks is None else self.ranks.first_token(self.tokens, self.unit)
 
     def is_packed(self, x: Tensor, weight: Tensor) -> bool:
         """Whether weft's kernels compute; if not, torch's operators do, on masked operands."""
@@ -218,8 +279,3 @@ class Engine:
         if found is None:
             return None
         return torch.from_numpy(found).view(like.shape).to(like.device, like.dtype)
-
-    def settle(self, weight: Tensor, scores: Optional[Tensor]) -> None:
-        """Before the state is saved: it follows the last step."""
-        if self._pending:
-            self.follow(weight, scores)

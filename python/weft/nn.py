@@ -16,6 +16,7 @@ from torch import Tensor
 
 from . import _core
 from ._core import Error
+from .distributed import is_sharded, whole
 from .engine import Engine, Geometry, Planner, Settings
 from . import ops
 
@@ -61,6 +62,12 @@ class SparseLayer(torch.nn.Module):
 
     def _key(self) -> Tensor:
         """Begins a pass: finds the masks that are due, and says which sample it draws."""
+        if is_sharded(self.weight):
+            raise Error(
+                f"{self._weft.settings.label or 'a layer'}: its weight is sharded in a forward "
+                "pass: call the module given to fully_shard, which gathers it (tensor parallel is "
+                "not supported)"
+            )
         if not torch.is_grad_enabled():
             return self._clock
         torch.ops.weft.prepare(
@@ -77,16 +84,28 @@ class SparseLayer(torch.nn.Module):
     @property
     def path(self) -> str:
         """"packed": weft's kernels compute; "plain": torch's operators, on masked operands."""
-        return "packed" if self._weft.is_packed(self.weight.new_empty(0), self.weight) else "plain"
+        like = torch.empty(0, dtype=self.weight.dtype)
+        return "packed" if self._weft.is_packed(like, self.weight) else "plain"
+
+    def _evaluate(self) -> Tensor:
+        """Brings the state up to date; returns the whole weight. If sharded, all ranks call."""
+        weight = whole(self.weight)
+        self._weft.begin_pass(weight, None if self.scores is None else whole(self.scores), False)
+        return weight
 
     def effective_weight(self) -> Tensor:
-        """W̃ as an evaluation multiplies with it: zero outside the mask."""
-        self._weft.begin_pass(self.weight, self.scores, False)
-        return self._weft.effective(self.weight)
+        """W̃ as an evaluation multiplies with it: zero outside the mask.
+
+        Of a sharded layer it is gathered: all ranks must call, and each gets all of it.
+        """
+        return self._weft.effective(self._evaluate())
 
     def mask(self) -> Optional[Tensor]:
-        """The forward mask, of the shape of the weight; None: the layer is dense at this step."""
-        self._weft.begin_pass(self.weight, self.scores, False)
+        """The forward mask, of the shape of the weight; None: the layer is dense at this step.
+
+        Of a sharded layer: all ranks must call, and each gets all of it.
+        """
+        self._evaluate()
         found = self._weft.core.mask()
         return None if found is None else torch.from_numpy(found).view(self.weight.shape)
 
@@ -102,11 +121,10 @@ class SparseLayer(torch.nn.Module):
 
     def get_extra_state(self) -> Tensor:
         self._weft.settle(self.weight, self.scores)
-        return torch.frombuffer(bytearray(self._weft.core.state()), dtype=torch.uint8)
+        return torch.frombuffer(bytearray(self._weft.saved_state()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        self._weft.core.load_state(bytes(state.cpu().numpy().tobytes()))
-        self._weft.forget()
+        self._weft.load_state(bytes(state.cpu().numpy().tobytes()))
 
     def _load_from_state_dict(
         self,

@@ -7,8 +7,8 @@
 
 ``layer`` names the engine that has the masks and packs of a module. ``key`` is a copy of the clock
 after `prepare`: seed, step, call and first token, which choose the sample of the gradient, and the
-stamp of the masks. With the same arguments an operator gives the same result; what the engine keeps
-(packs) only saves work.
+stamp of the masks. The first token is that of the rank, which the backward pass fills in. With the
+same arguments an operator gives the same result; what the engine keeps (packs) only saves work.
 
 fp32 on the CPU runs on weft's kernels. Other dtypes and devices run the same formulas on torch's
 operators with masked operands (`_plain_*`).
@@ -90,6 +90,8 @@ class _Plain:
 
 
 def _score_gradient(engine: Engine, weight: Tensor, dw: Tensor, scores: Tensor) -> Tensor:
+    if not engine.core.trains_scores:  # the optimizer will not see it
+        return torch.zeros_like(scores)
     wide = weight.dtype == torch.float64
     dtype = torch.float64 if wide else torch.float32
     values = weight.detach().to("cpu", dtype).contiguous()
@@ -157,6 +159,7 @@ def linear_backward(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     engine, pass_key = engine_of(layer), key.tolist()
     engine.require_stamp(pass_key)
+    pass_key[3] = engine.first_token(g)
     dx, dw, ds = (x.new_empty(0) for _ in range(3))
     outs, ins = weight.shape
     if engine.is_packed(x, weight) and g.dtype == torch.float32:
@@ -294,6 +297,7 @@ def conv2d_backward(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     engine, pass_key = engine_of(layer), key.tolist()
     engine.require_stamp(pass_key)
+    pass_key[3] = engine.first_token(g)
     dx, dw, ds = (x.new_empty(0) for _ in range(3))
     if engine.is_packed(x, weight) and g.dtype == torch.float32:
         common = _address(weight), _address(scores), _address(g), list(g.stride())

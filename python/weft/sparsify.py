@@ -12,6 +12,7 @@ from torch import Tensor
 
 from . import _core, nn
 from ._core import Error
+from .distributed import is_sharded, refuse_wrapped, whole
 from .engine import Engine, Planner, Settings
 from .tables import table
 
@@ -216,6 +217,7 @@ def sparsify_(
     """
     if layers_of(model):
         raise Error("the model is sparsified already: densify_ it first")
+    refuse_wrapped(model)
     if mask not in (None, "nonzero"):
         raise Error(f"mask '{mask}' is not known: it can be 'nonzero' or left out")
     if mask == "nonzero" and not recipe.startswith("static"):
@@ -306,6 +308,11 @@ def _leave_fast_paths(
 def densify_(model: torch.nn.Module) -> torch.nn.Module:
     """Leaves plain torch layers with the sparse weights, in the same Parameters. Returns the model."""
     own = {value: key for key, value in _KINDS.items()}
+    if any(is_sharded(p) for p in model.parameters()):
+        raise Error(
+            "the parameters of a sharded model cannot be replaced: load "
+            "weft.dense_state_dict(model) into a dense model instead"
+        )
     for _, layer in layers_of(model):
         layer._densify()
         layer.__class__ = own[type(layer)]
@@ -313,8 +320,11 @@ def densify_(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def dense_state_dict(model: torch.nn.Module) -> dict[str, Any]:
-    """The keys of the model before sparsify_, and the sparse weights."""
-    state = model.state_dict()
+    """The keys of the model before sparsify_, and the sparse weights.
+
+    Of a model that fully_shard has sharded, whole tensors on every rank: all ranks must call.
+    """
+    state = {name: whole(value) for name, value in model.state_dict().items()}
     for name, layer in layers_of(model):
         prefix = f"{name}." if name else ""
         state.pop(prefix + "_extra_state", None)
@@ -330,9 +340,12 @@ def weights_changed(model: torch.nn.Module) -> None:
 
 
 def telemetry(model: torch.nn.Module) -> dict[str, dict[str, Any]]:
-    """By layer: density, retained magnitude, flip rate, how its products ran."""
+    """By layer: density, retained magnitude, flip rate, how its products ran.
+
+    Of a model that fully_shard has sharded, all ranks must call.
+    """
     found = {}
     for name, layer in layers_of(model):
-        values = Engine.host(layer.weight)
+        values = Engine.host(whole(layer.weight))
         found[name] = layer._weft.core.telemetry(values.data_ptr())
     return found
