@@ -17,11 +17,17 @@ from torch import Tensor
 from . import _core
 from ._core import Error
 from .engine import Engine, Geometry, Planner, Settings
+from .method import Recipe, split
 from . import ops
 
 
 def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+def _settings(recipe: Recipe, pattern: str, total_steps: int, seed: int) -> Settings:
+    name, method = split(recipe)
+    return Settings(name, pattern, total_steps, seed, method=method)
 
 
 class SparseLayer(torch.nn.Module):
@@ -70,7 +76,11 @@ class SparseLayer(torch.nn.Module):
 
     # ---- what users ask for
 
-    recipe = property(lambda self: self._weft.settings.recipe)
+    @property
+    def recipe(self) -> str:
+        method = self._weft.settings.method
+        return self._weft.settings.recipe if method is None else repr(method)
+
     pattern = property(lambda self: self._weft.settings.pattern)
     step = property(lambda self: self._weft.core.step)
 
@@ -161,13 +171,13 @@ class Linear(SparseLayer, torch.nn.Linear):
         device: Any = None,
         dtype: Any = None,
         *,
-        recipe: str = "s-ste",
+        recipe: Recipe = "s-ste",
         pattern: str = "2:4",
         total_steps: int = 0,
         seed: int = 0,
     ) -> None:
         torch.nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
-        self._sparsify(Settings(recipe, pattern, total_steps, seed), Planner())
+        self._sparsify(_settings(recipe, pattern, total_steps, seed), Planner())
 
     def _geometry(self) -> Geometry:
         return Geometry(self.out_features, self.in_features)
@@ -194,7 +204,7 @@ class Conv2d(SparseLayer, torch.nn.Conv2d):
     def __init__(
         self,
         *args: Any,
-        recipe: str = "s-ste",
+        recipe: Recipe = "s-ste",
         pattern: str = "2:4",
         total_steps: int = 0,
         seed: int = 0,
@@ -204,7 +214,7 @@ class Conv2d(SparseLayer, torch.nn.Conv2d):
         problem = Conv2d.objection(self)
         if problem:
             raise Error(f"a convolution that {problem} cannot be a layer of weft")
-        self._sparsify(Settings(recipe, pattern, total_steps, seed), Planner())
+        self._sparsify(_settings(recipe, pattern, total_steps, seed), Planner())
 
     @staticmethod
     def objection(conv: torch.nn.Conv2d) -> str:

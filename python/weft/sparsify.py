@@ -13,8 +13,9 @@ from torch import Tensor
 from . import _core, nn
 from ._core import Error
 from .engine import Engine, Planner, Settings
+from .method import Method, Recipe, split
 
-Rule = Union[tuple[str, str], tuple[str, str, str]]
+Rule = Union[tuple[str, Recipe], tuple[str, Recipe, str]]
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,11 @@ class _Choice:
     recipe: str
     pattern: str
     reason: str
+    method: Optional[Method] = None
+
+    @property
+    def name(self) -> str:
+        return self.recipe if self.method is None else repr(self.method)
 
 
 class _Choices:
@@ -128,30 +134,32 @@ class _Choices:
 
     def __init__(
         self,
-        recipe: str,
+        recipe: Recipe,
         pattern: str,
         rules: Iterable[Rule],
         filter: Optional[Callable[[str, torch.nn.Module], bool]],
         total_steps: int,
         ends_dense: bool,
     ) -> None:
-        self._config = _Choice(recipe, pattern, "the recipe of the call")
+        text, method = split(recipe)
+        self._config = _Choice(text, pattern, "the recipe of the call", method)
         self._rules: list[tuple[re.Pattern[str], _Choice]] = []
         for rule in rules:
-            expression, name = rule[0], rule[1]
+            expression = rule[0]
+            text, method = split(rule[1])
             own = rule[2] if len(rule) == 3 else pattern
             try:
                 compiled = re.compile(expression)
             except re.error as problem:
                 raise Error(f"the rule '{expression}' is not a regular expression: {problem}")
-            self._rules.append((compiled, _Choice(name, own, f"rule '{expression}'")))
+            self._rules.append((compiled, _Choice(text, own, f"rule '{expression}'", method)))
         self._filter = filter
         self._ends_dense = ends_dense
         for choice in [self._config, *(choice for _, choice in self._rules)]:
             _core.objection(4096, 4096, 1, 1, choice.recipe, choice.pattern)  # both must exist
             if _core.recipe(choice.recipe)["needs_total_steps"] and total_steps <= 0:
                 raise Error(
-                    f"recipe '{choice.recipe}' has a schedule in shares of the run: total_steps "
+                    f"recipe '{choice.name}' has a schedule in shares of the run: total_steps "
                     "must be given"
                 )
 
@@ -184,7 +192,7 @@ _KINDS = {torch.nn.Linear: nn.Linear, torch.nn.Conv2d: nn.Conv2d}
 
 def sparsify_(
     model: torch.nn.Module,
-    recipe: str = "s-ste",
+    recipe: Recipe = "s-ste",
     pattern: str = "2:4",
     *,
     filter: Optional[Callable[[str, torch.nn.Module], bool]] = None,
@@ -203,7 +211,8 @@ def sparsify_(
     unless a rule or ``filter`` names them.
 
     Args:
-        recipe: one of `weft.recipes()`, with parts in place of its own: ``"s-ste+backward=bi-mask"``.
+        recipe: one of `weft.recipes()`, with parts in place of its own: ``"s-ste+backward=bi-mask"``;
+            or a `weft.Method`, whose mask is a function of yours.
         pattern: ``"2:4"``, or shared by rows, ``"2:4x2"``.
         filter: called with name and module; true for the layers that become sparse.
         rules: ``(regular expression, recipe[, pattern])``; the first that matches a whole name counts.
@@ -221,10 +230,13 @@ def sparsify_(
         raise Error("the model is sparsified already: densify_ it first")
     if mask not in (None, "nonzero"):
         raise Error(f"mask '{mask}' is not known: it can be 'nonzero' or left out")
-    if mask == "nonzero" and not recipe.startswith("static"):
-        raise Error(f"mask='nonzero' goes with recipe 'static', which keeps a mask; not '{recipe}'")
-    if mask == "nonzero" and "dense_head" not in recipe:
-        recipe += "+dense_head=0"  # static training from scratch begins dense, to find its mask
+    if mask == "nonzero":
+        if isinstance(recipe, Method) or not recipe.startswith("static"):
+            raise Error(
+                f"mask='nonzero' goes with recipe 'static', which keeps a mask; not '{recipe}'"
+            )
+        if "dense_head" not in recipe:
+            recipe += "+dense_head=0"  # static training from scratch begins dense, to find its mask
     choices = _Choices(recipe, pattern, rules, filter, total_steps, first_and_last_dense)
     parents = dict(model.named_modules())
     tied = _TiedWeights(model)
@@ -249,12 +261,13 @@ def sparsify_(
             report.append(LayerReport(name, _kind(module), "dense", "", "torch", choice.reason))
             continue
         settings = Settings(
-            choice.recipe, choice.pattern, total_steps, seed, number, name, micro_batches, telemetry
-        )
+            choice.recipe, choice.pattern, total_steps, seed, number, name, micro_batches,
+            telemetry, choice.method,
+        )  # fmt: skip
         planned.append((module, settings))
         path = "packed" if _is_fp32_on_cpu(_weight(module)) else "plain"
         report.append(
-            LayerReport(name, _kind(module), choice.recipe, choice.pattern, path, choice.reason)
+            LayerReport(name, _kind(module), choice.name, choice.pattern, path, choice.reason)
         )
     if not planned:
         why = f": {report[0].name or 'the model'}: {report[0].reason}" if report else ""
