@@ -99,7 +99,7 @@ class Method:
 
     def find_mask(self, weight: Tensor, label: str) -> Tensor:
         with torch.no_grad():
-            found = self.mask(weight.detach().clone())
+            found = self.mask(_copy(weight))
         where = f"{label or 'a layer'}: the mask function of '{self.name}'"
         _require_tensor(found, weight.shape, torch.bool, where)
         return found.detach().cpu().contiguous()
@@ -108,10 +108,14 @@ class Method:
         if self.operand is None:
             return weight
         with torch.no_grad():
-            found = self.operand(weight.detach().clone(), mask)
+            found = self.operand(_copy(weight), mask)
         where = f"{label or 'a layer'}: the operand function of '{self.name}'"
         _require_tensor(found, weight.shape, weight.dtype, where)
         return found.detach().to(weight.device).contiguous()
+
+
+def _copy(weight: Tensor) -> Tensor:
+    return weight.detach().clone(memory_format=torch.contiguous_format)
 
 
 def _require_tensor(found: Any, shape: torch.Size, dtype: torch.dtype, where: str) -> None:

@@ -33,6 +33,7 @@ def _settings(recipe: Recipe, pattern: str, total_steps: int, seed: int) -> Sett
 class SparseLayer(torch.nn.Module):
     """What both have in common."""
 
+    dense_class: type  # what it was before sparsify_
     weight: Tensor
     scores: Optional[Tensor]  # of recipes that learn some
     _weft: Engine
@@ -40,6 +41,10 @@ class SparseLayer(torch.nn.Module):
 
     def _geometry(self) -> Geometry:
         raise NotImplementedError
+
+    def _matrix(self, tensor: Tensor) -> Tensor:
+        """A view of a weight, its gradient or its mask as the core has it, outputs first; and back."""
+        return tensor
 
     def _sparsify(self, settings: Settings, planner: Planner) -> None:
         """The recipe begins here."""
@@ -65,13 +70,11 @@ class SparseLayer(torch.nn.Module):
             del self.__dict__["scores"]
         del self.__dict__["_weft"], self.__dict__["_clock"]
 
-    def _key(self) -> Tensor:
+    def _key(self, weight: Tensor) -> Tensor:
         """Begins a pass: finds the masks that are due, and says which sample it draws."""
         if not torch.is_grad_enabled():
             return self._clock
-        torch.ops.weft.prepare(
-            self.weight, self.scores, self._clock, self._weft.handle, self.training
-        )
+        torch.ops.weft.prepare(weight, self.scores, self._clock, self._weft.handle, self.training)
         return self._clock.clone()
 
     # ---- what users ask for
@@ -91,18 +94,23 @@ class SparseLayer(torch.nn.Module):
 
     def effective_weight(self) -> Tensor:
         """W̃ as an evaluation multiplies with it: zero outside the mask."""
-        self._weft.begin_pass(self.weight, self.scores, False)
-        return self._weft.effective(self.weight)
+        weight = self._matrix(self.weight)
+        self._weft.begin_pass(weight, self.scores, False)
+        return self._matrix(self._weft.effective(weight)).contiguous()
 
     def mask(self) -> Optional[Tensor]:
         """The forward mask, of the shape of the weight; None: the layer is dense at this step."""
-        self._weft.begin_pass(self.weight, self.scores, False)
+        weight = self._matrix(self.weight)
+        self._weft.begin_pass(weight, self.scores, False)
         found = self._weft.core.mask()
-        return None if found is None else torch.from_numpy(found).view(self.weight.shape)
+        if found is None:
+            return None
+        return self._matrix(torch.from_numpy(found).view(weight.shape)).contiguous()
 
     def give_mask(self, mask: Tensor) -> None:
         """Sets the mask that a recipe with a fixed mask (static) keeps, or others begin with."""
-        self._weft.core.give_mask(mask.detach().to("cpu", torch.bool).contiguous().numpy())
+        own = self._matrix(mask.detach()).to("cpu", torch.bool).contiguous()
+        self._weft.core.give_mask(own.numpy())
 
     def weights_changed(self) -> None:
         """The weights were loaded or edited: masks and packs are made again at the next pass."""
@@ -111,7 +119,7 @@ class SparseLayer(torch.nn.Module):
     # ---- saving and loading
 
     def get_extra_state(self) -> Tensor:
-        self._weft.settle(self.weight, self.scores)
+        self._weft.settle(self._matrix(self.weight), self.scores)
         return torch.frombuffer(bytearray(self._weft.core.state()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -140,7 +148,7 @@ class SparseLayer(torch.nn.Module):
             _say_once(self._weft, "the checkpoint is dense: the state of the recipe starts again")
 
     def __getstate__(self) -> dict[str, Any]:  # of copies and pickles
-        self._weft.settle(self.weight, self.scores)
+        self._weft.settle(self._matrix(self.weight), self.scores)
         return self.__dict__.copy()
 
     def extra_repr(self) -> str:
@@ -162,7 +170,29 @@ def _under_autocast(x: Tensor, weight: Tensor) -> bool:
     return weight.device.type == "cpu" and torch.is_autocast_enabled("cpu") and x.is_floating_point()
 
 
-class Linear(SparseLayer, torch.nn.Linear):
+class _LinearProduct(SparseLayer):
+    def forward(self, x: Tensor) -> Tensor:
+        ins = self._weft.geometry.ins
+        if x.dim() == 0 or x.shape[-1] != ins:
+            raise Error(
+                f"{self._weft.settings.label or 'Linear'}: an input of {list(x.shape)} for a layer "
+                f"of {ins} features"
+            )
+        if _under_autocast(x, self.weight):
+            with torch.autocast("cpu", enabled=False):
+                return self._product(x.float()).to(torch.get_autocast_dtype("cpu"))
+        return self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
+        key = self._key(self.weight)
+        return torch.ops.weft.linear(
+            x, self.weight, self.bias, self.scores, key, self._weft.handle
+        )
+
+
+class Linear(_LinearProduct, torch.nn.Linear):
+    dense_class = torch.nn.Linear
+
     def __init__(
         self,
         in_features: int,
@@ -182,25 +212,44 @@ class Linear(SparseLayer, torch.nn.Linear):
     def _geometry(self) -> Geometry:
         return Geometry(self.out_features, self.in_features)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
-            raise Error(
-                f"{self._weft.settings.label or 'Linear'}: an input of {list(x.shape)} for a layer "
-                f"of {self.in_features} features"
-            )
-        if _under_autocast(x, self.weight):
-            with torch.autocast("cpu", enabled=False):
-                return self._product(x.float()).to(torch.get_autocast_dtype("cpu"))
-        return self._product(x)
+
+class TransposedLinear(_LinearProduct):
+    """A linear layer with its weight as [ins, outs]: Conv1D of Hugging Face's GPT-2.
+
+    The Parameter stays as it is; the products get a transposed copy of it in every pass.
+    """
+
+    nx: int
+    nf: int
+
+    def _geometry(self) -> Geometry:
+        return Geometry(self.nf, self.nx)
+
+    def _matrix(self, tensor: Tensor) -> Tensor:
+        return tensor.t()
 
     def _product(self, x: Tensor) -> Tensor:
-        key = self._key()
-        return torch.ops.weft.linear(
-            x, self.weight, self.bias, self.scores, key, self._weft.handle
-        )
+        weight = self.weight.t().contiguous()
+        key = self._key(weight)
+        return torch.ops.weft.linear(x, weight, self.bias, self.scores, key, self._weft.handle)
+
+    def extra_repr(self) -> str:
+        return f"nf={self.nf}, nx={self.nx}, recipe={self.recipe}, pattern={self.pattern}"
+
+
+def __getattr__(name: str) -> Any:
+    """weft.nn.Conv1D is made when it is asked for: transformers is no dependency."""
+    if name != "Conv1D":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from transformers.pytorch_utils import Conv1D as Dense
+
+    members = {"dense_class": Dense, "__module__": __name__, "__repr__": torch.nn.Module.__repr__}
+    return globals().setdefault("Conv1D", type("Conv1D", (TransposedLinear, Dense), members))
 
 
 class Conv2d(SparseLayer, torch.nn.Conv2d):
+    dense_class = torch.nn.Conv2d
+
     def __init__(
         self,
         *args: Any,
@@ -252,7 +301,7 @@ class Conv2d(SparseLayer, torch.nn.Conv2d):
 
     def _product(self, x: Tensor) -> Tensor:
         g = self._weft.geometry
-        key = self._key()
+        key = self._key(self.weight)
         return torch.ops.weft.conv2d(
             x, self.weight, self.bias, self.scores, key, self._weft.handle,
             list(g.stride), list(g.padding), list(g.dilation), g.groups,

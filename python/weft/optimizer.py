@@ -92,8 +92,8 @@ def _decay(layer: nn.SparseLayer, rate: float, scale: Optional[float]) -> None:
     core = layer._weft.core
     if not core.decays or not core.sparse:
         return
-    weight, gradient = layer.weight, layer.weight.grad
-    assert gradient is not None
+    assert layer.weight.grad is not None
+    weight, gradient = layer._matrix(layer.weight), layer._matrix(layer.weight.grad)
     wide = weight.dtype != torch.float32
     dtype = torch.float64 if wide else torch.float32
 

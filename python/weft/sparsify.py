@@ -89,8 +89,28 @@ def _weight(module: torch.nn.Module) -> Tensor:
     return weight
 
 
+_KINDS = {torch.nn.Linear: nn.Linear, torch.nn.Conv2d: nn.Conv2d}
+
+
+def _sparse_class(module: torch.nn.Module) -> Any:
+    """What sparsify_ makes of a module; None: weft has no such layer."""
+    kind = type(module)
+    if (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D"):
+        return nn.Conv1D
+    return _KINDS.get(kind)
+
+
+def _matrix_shape(module: torch.nn.Module) -> torch.Size:
+    """Outputs first, as in the core."""
+    own = _sparse_class(module)
+    return own._matrix(module, _weight(module)).shape if own else _weight(module).shape
+
+
 def _kind(module: torch.nn.Module) -> str:
-    if isinstance(module, torch.nn.Linear):
+    if _sparse_class(module) not in (None, nn.Conv2d):
+        outs, ins = _matrix_shape(module)
+        return f"linear {ins} -> {outs}"
+    if isinstance(module, torch.nn.Linear):  # a subclass
         return f"linear {module.in_features} -> {module.out_features}"
     if isinstance(module, torch.nn.Conv2d):
         height, width = module.kernel_size
@@ -110,7 +130,7 @@ def _cannot_compute(name: str, module: torch.nn.Module, parents: dict[str, torch
     if type(module) is torch.nn.Conv2d:
         problem = nn.Conv2d.objection(module)
         return problem and f"it {problem}"
-    if type(module) is torch.nn.Linear:
+    if _sparse_class(module) is not None:
         return ""
     if isinstance(module, (torch.nn.Linear, torch.nn.Conv2d)):
         return f"{type(module).__name__} is a subclass that may use its weight otherwise"
@@ -180,14 +200,11 @@ class _Choices:
         info = _core.recipe(choice.recipe)
         if info["dense"] and not info["samples_gradient"]:
             return _Choice("dense", "", choice.reason)
-        shape = _weight(module).shape
+        shape = _matrix_shape(module)
         taps = shape[2] * shape[3] if len(shape) == 4 else 1
         groups = getattr(module, "groups", 1)
         problem = _core.objection(shape[0], shape[1], taps, groups, choice.recipe, choice.pattern)
         return _Choice("dense", "", problem) if problem else choice
-
-
-_KINDS = {torch.nn.Linear: nn.Linear, torch.nn.Conv2d: nn.Conv2d}
 
 
 def sparsify_(
@@ -207,8 +224,8 @@ def sparsify_(
 ) -> Report:
     """Turns the ``nn.Linear`` and ``nn.Conv2d`` of a model into layers that train N:M sparse.
 
-    In place: parameters, names, hooks and references stay. The first and the last layer stay dense
-    unless a rule or ``filter`` names them.
+    In place: parameters, names, hooks and references stay. ``Conv1D`` of Hugging Face's GPT-2 is a
+    linear layer too. The first and the last layer stay dense unless a rule or ``filter`` names them.
 
     Args:
         recipe: one of `weft.recipes()`, with parts in place of its own: ``"s-ste+backward=bi-mask"``;
@@ -241,7 +258,7 @@ def sparsify_(
     parents = dict(model.named_modules())
     tied = _TiedWeights(model)
     places = list(_places(model))
-    products = [m for _, m in places if type(m) in _KINDS]
+    products = [m for _, m in places if _sparse_class(m) is not None]
     planner = Planner(plan)
     report = Report()
     planned: list[tuple[torch.nn.Module, Settings]] = []
@@ -273,7 +290,7 @@ def sparsify_(
         why = f": {report[0].name or 'the model'}: {report[0].reason}" if report else ""
         raise Error(f"the model has no layer to sparsify{why}")
     for module, settings in planned:
-        module.__class__ = _KINDS[type(module)]
+        module.__class__ = _sparse_class(module)
         module._sparsify(settings, planner)  # type: ignore[operator]
         if mask == "nonzero":
             _keep_zeros(module, settings)  # type: ignore[arg-type]
@@ -290,15 +307,14 @@ def _is_fp32_on_cpu(weight: Tensor) -> bool:
 
 
 def _keep_zeros(layer: nn.SparseLayer, settings: Settings) -> None:
-    weight = Engine.host(layer.weight)
-    nonzero = weight != 0
+    nonzero = Engine.host(layer._matrix(layer.weight)) != 0
     found = _core.count_groups(nonzero.numpy(), settings.pattern, False)
     if found["violations"]:
         raise Error(
             f"{settings.label}: {found['violations']} groups have more non-zeros than "
             f"{settings.pattern} keeps; the first at (out, in, tap) = {found['first_violation']}"
         )
-    layer.give_mask(nonzero)
+    layer.give_mask(layer._matrix(nonzero))
 
 
 def _leave_fast_paths(model: torch.nn.Module) -> None:
@@ -317,10 +333,9 @@ def _leave_fast_paths(model: torch.nn.Module) -> None:
 
 def densify_(model: torch.nn.Module) -> torch.nn.Module:
     """Leaves plain torch layers with the sparse weights, in the same Parameters. Returns the model."""
-    own = {value: key for key, value in _KINDS.items()}
     for _, layer in layers_of(model):
         layer._densify()
-        layer.__class__ = own[type(layer)]
+        layer.__class__ = layer.dense_class
     return model
 
 
@@ -345,6 +360,6 @@ def telemetry(model: torch.nn.Module) -> dict[str, dict[str, Any]]:
     """By layer: density, retained magnitude, flip rate, how its products ran."""
     found = {}
     for name, layer in layers_of(model):
-        values = Engine.host(layer.weight)
+        values = Engine.host(layer._matrix(layer.weight))
         found[name] = layer._weft.core.telemetry(values.data_ptr())
     return found
