@@ -44,6 +44,7 @@ _NEEDS_TORCH = {
     "nn": None,
     "Attachment": "optimizer",
     "LayerReport": "sparsify",
+    "Method": "method",
     "Report": "sparsify",
     "attach": "optimizer",
     "calibrate_and_convert_": "convert",

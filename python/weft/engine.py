@@ -24,6 +24,7 @@ from torch import Tensor
 from . import _core
 from ._core import Error
 from .distributed import Ranks
+from .method import Method
 
 
 class Planner:
@@ -53,6 +54,7 @@ class Settings:
     label: str = ""
     micro_batches: int = 1
     telemetry: bool = False
+    method: Optional[Method] = None  # finds the masks, in place of the recipe
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,10 @@ class Engine:
         self._uncounted: Optional[bytes] = None  # the state before them, if weights are sharded
         self._changed = False  # the weights are said to be other ones
         self._learned = False  # a gradient was computed from the weights as they are
+        # Step of the last mask of a user's method; None: its first is still to come. A saved state
+        # does not say it: a mask that it has is older than its step.
+        self._asked = max(0, self.core.step - 1) if self.core.sparse else None
+        self._operand: Optional[tuple[int, Tensor]] = None  # of a user's method, and its stamp
 
     # ---- copies
 
@@ -133,6 +139,7 @@ class Engine:
             "settings": self.settings,
             "planner": self.planner,
             "state": self.saved_state(),
+            "asked": self._asked,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -144,6 +151,7 @@ class Engine:
         self.calls = 0
         self._start()
         self.load_state(state["state"])
+        self._asked = state["asked"]
 
     # ---- saving
 
@@ -223,6 +231,8 @@ class Engine:
                 )
             self.core.weights_changed(*addresses)
             self._changed = False
+            if self.settings.method is not None and self.settings.method.every > 0:
+                self._asked = None
         self._fingerprint = fingerprint
 
     def begin_pass(self, weight: Tensor, scores: Optional[Tensor], training: bool) -> None:
@@ -230,6 +240,33 @@ class Engine:
         values = self.host(weight)
         own = None if scores is None else self.host(scores)
         self.core.begin_pass(values.data_ptr(), 0 if own is None else own.data_ptr(), training)
+        if self.settings.method is not None:
+            self._ask_method(self.settings.method, weight, training)
+
+    def _ask_method(self, method: Method, weight: Tensor, training: bool) -> None:
+        """The mask of a user's method, if it is due, in place of the one that the core found."""
+        if not self.core.sparse:  # a dense head or tail
+            self._asked = None
+        elif self._asked is None or (training and method.is_due(self._asked, self.core.step)):
+            mask = method.find_mask(weight, self.settings.label)
+            try:
+                self.core.give_mask(mask.numpy())
+            except Error as problem:
+                raise Error(f"the mask function of '{method.name}': {problem}") from None
+            self._asked = self.core.step
+
+    def values(self, weight: Tensor) -> Tensor:
+        """What the products mask and multiply with: the weight, or a user's operand made of it."""
+        method = self.settings.method
+        if method is None or method.operand is None or not self.core.sparse:
+            return weight
+        stamp = self.core.stamp  # another one after every step and with every mask
+        last = self._operand
+        if last is None or last[0] != stamp or last[1].dtype != weight.dtype:
+            mask = torch.from_numpy(self.core.mask()).view(weight.shape).to(weight.device)
+            last = stamp, method.find_operand(weight, mask, self.settings.label)
+            self._operand = last
+        return last[1]
 
     def next_key(self) -> list[int]:
         return [*self.core.next_pass(), self.core.stamp]
@@ -268,7 +305,8 @@ class Engine:
         if not self.core.sparse:
             return weight.detach().clone()
         wide = weight.dtype == torch.float64
-        values = weight.detach().to("cpu", torch.float64 if wide else torch.float32).contiguous()
+        dtype = torch.float64 if wide else torch.float32
+        values = self.values(weight).detach().to("cpu", dtype).contiguous()
         out = torch.empty_like(values)
         self.core.effective(values.data_ptr(), out.data_ptr(), wide)
         return out.to(weight.device, weight.dtype)

@@ -18,6 +18,7 @@ from . import _core
 from ._core import Error
 from .distributed import is_sharded, whole
 from .engine import Engine, Geometry, Planner, Settings
+from .method import Recipe, split
 from . import ops
 
 
@@ -25,9 +26,15 @@ def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
+def _settings(recipe: Recipe, pattern: str, total_steps: int, seed: int) -> Settings:
+    name, method = split(recipe)
+    return Settings(name, pattern, total_steps, seed, method=method)
+
+
 class SparseLayer(torch.nn.Module):
     """What both have in common."""
 
+    dense_class: type  # what it was before sparsify_
     weight: Tensor
     scores: Optional[Tensor]  # of recipes that learn some
     _weft: Engine
@@ -35,6 +42,10 @@ class SparseLayer(torch.nn.Module):
 
     def _geometry(self) -> Geometry:
         raise NotImplementedError
+
+    def _matrix(self, tensor: Tensor) -> Tensor:
+        """A view of a weight, its gradient or its mask as the core has it, outputs first; and back."""
+        return tensor
 
     def _sparsify(self, settings: Settings, planner: Planner) -> None:
         """The recipe begins here."""
@@ -60,7 +71,7 @@ class SparseLayer(torch.nn.Module):
             del self.__dict__["scores"]
         del self.__dict__["_weft"], self.__dict__["_clock"]
 
-    def _key(self) -> Tensor:
+    def _key(self, weight: Tensor) -> Tensor:
         """Begins a pass: finds the masks that are due, and says which sample it draws."""
         if is_sharded(self.weight):
             raise Error(
@@ -70,14 +81,16 @@ class SparseLayer(torch.nn.Module):
             )
         if not torch.is_grad_enabled():
             return self._clock
-        torch.ops.weft.prepare(
-            self.weight, self.scores, self._clock, self._weft.handle, self.training
-        )
+        torch.ops.weft.prepare(weight, self.scores, self._clock, self._weft.handle, self.training)
         return self._clock.clone()
 
     # ---- what users ask for
 
-    recipe = property(lambda self: self._weft.settings.recipe)
+    @property
+    def recipe(self) -> str:
+        method = self._weft.settings.method
+        return self._weft.settings.recipe if method is None else repr(method)
+
     pattern = property(lambda self: self._weft.settings.pattern)
     step = property(lambda self: self._weft.core.step)
 
@@ -89,7 +102,7 @@ class SparseLayer(torch.nn.Module):
 
     def _evaluate(self) -> Tensor:
         """Brings the state up to date; returns the whole weight. If sharded, all ranks call."""
-        weight = whole(self.weight)
+        weight = self._matrix(whole(self.weight))
         self._weft.begin_pass(weight, None if self.scores is None else whole(self.scores), False)
         return weight
 
@@ -98,20 +111,23 @@ class SparseLayer(torch.nn.Module):
 
         Of a sharded layer it is gathered: all ranks must call, and each gets all of it.
         """
-        return self._weft.effective(self._evaluate())
+        return self._matrix(self._weft.effective(self._evaluate())).contiguous()
 
     def mask(self) -> Optional[Tensor]:
         """The forward mask, of the shape of the weight; None: the layer is dense at this step.
 
         Of a sharded layer: all ranks must call, and each gets all of it.
         """
-        self._evaluate()
+        weight = self._evaluate()
         found = self._weft.core.mask()
-        return None if found is None else torch.from_numpy(found).view(self.weight.shape)
+        if found is None:
+            return None
+        return self._matrix(torch.from_numpy(found).view(weight.shape)).contiguous()
 
     def give_mask(self, mask: Tensor) -> None:
         """Sets the mask that a recipe with a fixed mask (static) keeps, or others begin with."""
-        self._weft.core.give_mask(mask.detach().to("cpu", torch.bool).contiguous().numpy())
+        own = self._matrix(mask.detach()).to("cpu", torch.bool).contiguous()
+        self._weft.core.give_mask(own.numpy())
 
     def weights_changed(self) -> None:
         """The weights were loaded or edited: masks and packs are made again at the next pass."""
@@ -120,7 +136,7 @@ class SparseLayer(torch.nn.Module):
     # ---- saving and loading
 
     def get_extra_state(self) -> Tensor:
-        self._weft.settle(self.weight, self.scores)
+        self._weft.settle(self._matrix(self.weight), self.scores)
         return torch.frombuffer(bytearray(self._weft.saved_state()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -148,7 +164,7 @@ class SparseLayer(torch.nn.Module):
             _say_once(self._weft, "the checkpoint is dense: the state of the recipe starts again")
 
     def __getstate__(self) -> dict[str, Any]:  # of copies and pickles
-        self._weft.settle(self.weight, self.scores)
+        self._weft.settle(self._matrix(self.weight), self.scores)
         return self.__dict__.copy()
 
     def extra_repr(self) -> str:
@@ -170,7 +186,29 @@ def _under_autocast(x: Tensor, weight: Tensor) -> bool:
     return weight.device.type == "cpu" and torch.is_autocast_enabled("cpu") and x.is_floating_point()
 
 
-class Linear(SparseLayer, torch.nn.Linear):
+class _LinearProduct(SparseLayer):
+    def forward(self, x: Tensor) -> Tensor:
+        ins = self._weft.geometry.ins
+        if x.dim() == 0 or x.shape[-1] != ins:
+            raise Error(
+                f"{self._weft.settings.label or 'Linear'}: an input of {list(x.shape)} for a layer "
+                f"of {ins} features"
+            )
+        if _under_autocast(x, self.weight):
+            with torch.autocast("cpu", enabled=False):
+                return self._product(x.float()).to(torch.get_autocast_dtype("cpu"))
+        return self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
+        key = self._key(self.weight)
+        return torch.ops.weft.linear(
+            x, self.weight, self.bias, self.scores, key, self._weft.handle
+        )
+
+
+class Linear(_LinearProduct, torch.nn.Linear):
+    dense_class = torch.nn.Linear
+
     def __init__(
         self,
         in_features: int,
@@ -179,40 +217,59 @@ class Linear(SparseLayer, torch.nn.Linear):
         device: Any = None,
         dtype: Any = None,
         *,
-        recipe: str = "s-ste",
+        recipe: Recipe = "s-ste",
         pattern: str = "2:4",
         total_steps: int = 0,
         seed: int = 0,
     ) -> None:
         torch.nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
-        self._sparsify(Settings(recipe, pattern, total_steps, seed), Planner())
+        self._sparsify(_settings(recipe, pattern, total_steps, seed), Planner())
 
     def _geometry(self) -> Geometry:
         return Geometry(self.out_features, self.in_features)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if x.dim() == 0 or x.shape[-1] != self.in_features:
-            raise Error(
-                f"{self._weft.settings.label or 'Linear'}: an input of {list(x.shape)} for a layer "
-                f"of {self.in_features} features"
-            )
-        if _under_autocast(x, self.weight):
-            with torch.autocast("cpu", enabled=False):
-                return self._product(x.float()).to(torch.get_autocast_dtype("cpu"))
-        return self._product(x)
+
+class TransposedLinear(_LinearProduct):
+    """A linear layer with its weight as [ins, outs]: Conv1D of Hugging Face's GPT-2.
+
+    The Parameter stays as it is; the products get a transposed copy of it in every pass.
+    """
+
+    nx: int
+    nf: int
+
+    def _geometry(self) -> Geometry:
+        return Geometry(self.nf, self.nx)
+
+    def _matrix(self, tensor: Tensor) -> Tensor:
+        return tensor.t()
 
     def _product(self, x: Tensor) -> Tensor:
-        key = self._key()
-        return torch.ops.weft.linear(
-            x, self.weight, self.bias, self.scores, key, self._weft.handle
-        )
+        weight = self.weight.t().contiguous()
+        key = self._key(weight)
+        return torch.ops.weft.linear(x, weight, self.bias, self.scores, key, self._weft.handle)
+
+    def extra_repr(self) -> str:
+        return f"nf={self.nf}, nx={self.nx}, recipe={self.recipe}, pattern={self.pattern}"
+
+
+def __getattr__(name: str) -> Any:
+    """weft.nn.Conv1D is made when it is asked for: transformers is no dependency."""
+    if name != "Conv1D":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    from transformers.pytorch_utils import Conv1D as Dense
+
+    members = {"dense_class": Dense, "__module__": __name__, "__repr__": torch.nn.Module.__repr__}
+    return globals().setdefault("Conv1D", type("Conv1D", (TransposedLinear, Dense), members))
 
 
 class Conv2d(SparseLayer, torch.nn.Conv2d):
+    dense_class = torch.nn.Conv2d
+
     def __init__(
         self,
         *args: Any,
-        recipe: str = "s-ste",
+        recipe: Recipe = "s-ste",
         pattern: str = "2:4",
         total_steps: int = 0,
         seed: int = 0,
@@ -222,7 +279,7 @@ class Conv2d(SparseLayer, torch.nn.Conv2d):
         problem = Conv2d.objection(self)
         if problem:
             raise Error(f"a convolution that {problem} cannot be a layer of weft")
-        self._sparsify(Settings(recipe, pattern, total_steps, seed), Planner())
+        self._sparsify(_settings(recipe, pattern, total_steps, seed), Planner())
 
     @staticmethod
     def objection(conv: torch.nn.Conv2d) -> str:
@@ -260,7 +317,7 @@ class Conv2d(SparseLayer, torch.nn.Conv2d):
 
     def _product(self, x: Tensor) -> Tensor:
         g = self._weft.geometry
-        key = self._key()
+        key = self._key(self.weight)
         return torch.ops.weft.conv2d(
             x, self.weight, self.bias, self.scores, key, self._weft.handle,
             list(g.stride), list(g.padding), list(g.dilation), g.groups,

@@ -128,8 +128,8 @@ def linear(
     outs, ins = weight.shape
     y = x.new_empty((*x.shape[:-1], outs))
     engine.core.forward(
-        _address(weight), _address(scores), _address(rows), rows.numel() // max(1, ins),
-        _address(bias), _address(y),
+        _address(engine.values(weight)), _address(scores), _address(rows),
+        rows.numel() // max(1, ins), _address(bias), _address(y),
     )  # fmt: skip
     return y
 
@@ -165,7 +165,7 @@ def linear_backward(
     if engine.is_packed(x, weight) and g.dtype == torch.float32:
         rows, gradient = x.contiguous(), g.contiguous()
         tokens = gradient.numel() // max(1, outs)
-        common = _address(weight), _address(scores), _address(gradient)
+        common = _address(engine.values(weight)), _address(scores), _address(gradient)
         if needs_x:
             dx = torch.empty(x.shape, dtype=x.dtype)
             engine.core.backward_data(*common, tokens, _address(dx))
@@ -253,8 +253,8 @@ def conv2d(
         return F.conv2d(plain.input(x, "e4m3"), operand, bias, stride, padding, dilation, groups)
     y = torch.empty(engine.core.out_sizes(list(x.shape)), dtype=x.dtype)
     engine.core.forward(
-        _address(weight), _address(scores), _address(x), list(x.shape), list(x.stride()),
-        _address(bias), _address(y),
+        _address(engine.values(weight)), _address(scores), _address(x), list(x.shape),
+        list(x.stride()), _address(bias), _address(y),
     )  # fmt: skip
     return y
 
@@ -299,8 +299,10 @@ def conv2d_backward(
     engine.require_stamp(pass_key)
     pass_key[3] = engine.first_token(g)
     dx, dw, ds = (x.new_empty(0) for _ in range(3))
-    if engine.is_packed(x, weight) and g.dtype == torch.float32:
-        common = _address(weight), _address(scores), _address(g), list(g.stride())
+    packed = engine.is_packed(x, weight) and g.dtype == torch.float32
+    # The core refuses to sample images of one pixel, whose outputs lie side by side: "they overlap".
+    if packed and g.shape[2] * g.shape[3] > 1:
+        common = _address(engine.values(weight)), _address(scores), _address(g), list(g.stride())
         if needs_x:
             dx = torch.empty(x.shape, dtype=x.dtype)
             engine.core.backward_data(*common, _address(dx), list(x.shape))

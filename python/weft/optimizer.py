@@ -163,8 +163,8 @@ def _decay(one: _Followed, rate: float, scale: Optional[float]) -> None:
         return
     if is_sharded(one.weight):
         return _decay_shard(one, rate, scale)
-    weight, gradient = one.weight, one.weight.grad
-    assert gradient is not None
+    assert one.weight.grad is not None
+    weight, gradient = one.layer._matrix(one.weight), one.layer._matrix(one.weight.grad)
     wide = weight.dtype != torch.float32
     dtype = torch.float64 if wide else torch.float32
 
@@ -188,7 +188,7 @@ def _decay_shard(one: _Followed, rate: float, scale: Optional[float]) -> None:
     strength = core.decay_lambda
     sharded: Any = one.weight
     weight, gradient = sharded.to_local(), sharded.grad.to_local()
-    mask = torch.from_numpy(core.mask()).view(one.weight.shape)
+    mask = one.layer._matrix(torch.from_numpy(core.mask())).reshape(one.weight.shape)
     kept = local_part(mask.to(weight.device), one.weight)
     dtype = torch.float32 if weight.dtype == torch.float32 else torch.float64
     pruned = weight.to(dtype).masked_fill(kept, 0.0)

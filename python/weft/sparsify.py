@@ -15,8 +15,9 @@ from ._core import Error
 from .distributed import is_sharded, refuse_wrapped, whole
 from .engine import Engine, Planner, Settings
 from .tables import table
+from .method import Method, Recipe, split
 
-Rule = Union[tuple[str, str], tuple[str, str, str]]
+Rule = Union[tuple[str, Recipe], tuple[str, Recipe, str]]
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,28 @@ def _weight(module: torch.nn.Module) -> Tensor:
     return weight
 
 
+_KINDS = {torch.nn.Linear: nn.Linear, torch.nn.Conv2d: nn.Conv2d}
+
+
+def _sparse_class(module: torch.nn.Module) -> Any:
+    """What sparsify_ makes of a module; None: weft has no such layer."""
+    kind = type(module)
+    if (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D"):
+        return nn.Conv1D
+    return _KINDS.get(kind)
+
+
+def _matrix_shape(module: torch.nn.Module) -> torch.Size:
+    """Outputs first, as in the core."""
+    own = _sparse_class(module)
+    return own._matrix(module, _weight(module)).shape if own else _weight(module).shape
+
+
 def _kind(module: torch.nn.Module) -> str:
-    if isinstance(module, torch.nn.Linear):
+    if _sparse_class(module) not in (None, nn.Conv2d):
+        outs, ins = _matrix_shape(module)
+        return f"linear {ins} -> {outs}"
+    if isinstance(module, torch.nn.Linear):  # a subclass
         return f"linear {module.in_features} -> {module.out_features}"
     if isinstance(module, torch.nn.Conv2d):
         height, width = module.kernel_size
@@ -107,7 +128,7 @@ def _cannot_compute(name: str, module: torch.nn.Module, parents: dict[str, torch
     if type(module) is torch.nn.Conv2d:
         problem = nn.Conv2d.objection(module)
         return problem and f"it {problem}"
-    if type(module) is torch.nn.Linear:
+    if _sparse_class(module) is not None:
         return ""
     if isinstance(module, (torch.nn.Linear, torch.nn.Conv2d)):
         return f"{type(module).__name__} is a subclass that may use its weight otherwise"
@@ -119,6 +140,11 @@ class _Choice:
     recipe: str
     pattern: str
     reason: str
+    method: Optional[Method] = None
+
+    @property
+    def name(self) -> str:
+        return self.recipe if self.method is None else repr(self.method)
 
 
 class _Choices:
@@ -126,30 +152,32 @@ class _Choices:
 
     def __init__(
         self,
-        recipe: str,
+        recipe: Recipe,
         pattern: str,
         rules: Iterable[Rule],
         filter: Optional[Callable[[str, torch.nn.Module], bool]],
         total_steps: int,
         ends_dense: bool,
     ) -> None:
-        self._config = _Choice(recipe, pattern, "the recipe of the call")
+        text, method = split(recipe)
+        self._config = _Choice(text, pattern, "the recipe of the call", method)
         self._rules: list[tuple[re.Pattern[str], _Choice]] = []
         for rule in rules:
-            expression, name = rule[0], rule[1]
+            expression = rule[0]
+            text, method = split(rule[1])
             own = rule[2] if len(rule) == 3 else pattern
             try:
                 compiled = re.compile(expression)
             except re.error as problem:
                 raise Error(f"the rule '{expression}' is not a regular expression: {problem}")
-            self._rules.append((compiled, _Choice(name, own, f"rule '{expression}'")))
+            self._rules.append((compiled, _Choice(text, own, f"rule '{expression}'", method)))
         self._filter = filter
         self._ends_dense = ends_dense
         for choice in [self._config, *(choice for _, choice in self._rules)]:
             _core.objection(4096, 4096, 1, 1, choice.recipe, choice.pattern)  # both must exist
             if _core.recipe(choice.recipe)["needs_total_steps"] and total_steps <= 0:
                 raise Error(
-                    f"recipe '{choice.recipe}' has a schedule in shares of the run: total_steps "
+                    f"recipe '{choice.name}' has a schedule in shares of the run: total_steps "
                     "must be given"
                 )
 
@@ -170,19 +198,16 @@ class _Choices:
         info = _core.recipe(choice.recipe)
         if info["dense"] and not info["samples_gradient"]:
             return _Choice("dense", "", choice.reason)
-        shape = _weight(module).shape
+        shape = _matrix_shape(module)
         taps = shape[2] * shape[3] if len(shape) == 4 else 1
         groups = getattr(module, "groups", 1)
         problem = _core.objection(shape[0], shape[1], taps, groups, choice.recipe, choice.pattern)
         return _Choice("dense", "", problem) if problem else choice
 
 
-_KINDS = {torch.nn.Linear: nn.Linear, torch.nn.Conv2d: nn.Conv2d}
-
-
 def sparsify_(
     model: torch.nn.Module,
-    recipe: str = "s-ste",
+    recipe: Recipe = "s-ste",
     pattern: str = "2:4",
     *,
     filter: Optional[Callable[[str, torch.nn.Module], bool]] = None,
@@ -197,11 +222,12 @@ def sparsify_(
 ) -> Report:
     """Turns the ``nn.Linear`` and ``nn.Conv2d`` of a model into layers that train N:M sparse.
 
-    In place: parameters, names, hooks and references stay. The first and the last layer stay dense
-    unless a rule or ``filter`` names them.
+    In place: parameters, names, hooks and references stay. ``Conv1D`` of Hugging Face's GPT-2 is a
+    linear layer too. The first and the last layer stay dense unless a rule or ``filter`` names them.
 
     Args:
-        recipe: one of `weft.recipes()`, with parts in place of its own: ``"s-ste+backward=bi-mask"``.
+        recipe: one of `weft.recipes()`, with parts in place of its own: ``"s-ste+backward=bi-mask"``;
+            or a `weft.Method`, whose mask is a function of yours.
         pattern: ``"2:4"``, or shared by rows, ``"2:4x2"``.
         filter: called with name and module; true for the layers that become sparse.
         rules: ``(regular expression, recipe[, pattern])``; the first that matches a whole name counts.
@@ -220,15 +246,18 @@ def sparsify_(
     refuse_wrapped(model)
     if mask not in (None, "nonzero"):
         raise Error(f"mask '{mask}' is not known: it can be 'nonzero' or left out")
-    if mask == "nonzero" and not recipe.startswith("static"):
-        raise Error(f"mask='nonzero' goes with recipe 'static', which keeps a mask; not '{recipe}'")
-    if mask == "nonzero" and "dense_head" not in recipe:
-        recipe += "+dense_head=0"  # static training from scratch begins dense, to find its mask
+    if mask == "nonzero":
+        if isinstance(recipe, Method) or not recipe.startswith("static"):
+            raise Error(
+                f"mask='nonzero' goes with recipe 'static', which keeps a mask; not '{recipe}'"
+            )
+        if "dense_head" not in recipe:
+            recipe += "+dense_head=0"  # static training from scratch begins dense, to find its mask
     choices = _Choices(recipe, pattern, rules, filter, total_steps, first_and_last_dense)
     parents = dict(model.named_modules())
     tied = _TiedWeights(model)
     places = list(_places(model))
-    products = [m for _, m in places if type(m) in _KINDS]
+    products = [m for _, m in places if _sparse_class(m) is not None]
     planner = Planner(plan)
     report = Report()
     planned: list[tuple[torch.nn.Module, Settings]] = []
@@ -248,18 +277,19 @@ def sparsify_(
             report.append(LayerReport(name, _kind(module), "dense", "", "torch", choice.reason))
             continue
         settings = Settings(
-            choice.recipe, choice.pattern, total_steps, seed, number, name, micro_batches, telemetry
-        )
+            choice.recipe, choice.pattern, total_steps, seed, number, name, micro_batches,
+            telemetry, choice.method,
+        )  # fmt: skip
         planned.append((module, settings))
         path = "packed" if _is_fp32_on_cpu(_weight(module)) else "plain"
         report.append(
-            LayerReport(name, _kind(module), choice.recipe, choice.pattern, path, choice.reason)
+            LayerReport(name, _kind(module), choice.name, choice.pattern, path, choice.reason)
         )
     if not planned:
         why = f": {report[0].name or 'the model'}: {report[0].reason}" if report else ""
         raise Error(f"the model has no layer to sparsify{why}")
     for module, settings in planned:
-        module.__class__ = _KINDS[type(module)]
+        module.__class__ = _sparse_class(module)
         module._sparsify(settings, planner)  # type: ignore[operator]
         if mask == "nonzero":
             _keep_zeros(module, settings)  # type: ignore[arg-type]
@@ -276,15 +306,14 @@ def _is_fp32_on_cpu(weight: Tensor) -> bool:
 
 
 def _keep_zeros(layer: nn.SparseLayer, settings: Settings) -> None:
-    weight = Engine.host(layer.weight)
-    nonzero = weight != 0
+    nonzero = Engine.host(layer._matrix(layer.weight)) != 0
     found = _core.count_groups(nonzero.numpy(), settings.pattern, False)
     if found["violations"]:
         raise Error(
             f"{settings.label}: {found['violations']} groups have more non-zeros than "
             f"{settings.pattern} keeps; the first at (out, in, tap) = {found['first_violation']}"
         )
-    layer.give_mask(nonzero)
+    layer.give_mask(layer._matrix(nonzero))
 
 
 def _leave_fast_paths(
@@ -307,7 +336,6 @@ def _leave_fast_paths(
 
 def densify_(model: torch.nn.Module) -> torch.nn.Module:
     """Leaves plain torch layers with the sparse weights, in the same Parameters. Returns the model."""
-    own = {value: key for key, value in _KINDS.items()}
     if any(is_sharded(p) for p in model.parameters()):
         raise Error(
             "the parameters of a sharded model cannot be replaced: load "
@@ -315,7 +343,7 @@ def densify_(model: torch.nn.Module) -> torch.nn.Module:
         )
     for _, layer in layers_of(model):
         layer._densify()
-        layer.__class__ = own[type(layer)]
+        layer.__class__ = layer.dense_class
     return model
 
 
@@ -346,6 +374,6 @@ def telemetry(model: torch.nn.Module) -> dict[str, dict[str, Any]]:
     """
     found = {}
     for name, layer in layers_of(model):
-        values = Engine.host(whole(layer.weight))
+        values = Engine.host(layer._matrix(whole(layer.weight)))
         found[name] = layer._weft.core.telemetry(values.data_ptr())
     return found
