@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 import weft  # noqa: E402
-from weft.convert import _Inputs  # noqa: E402
+from weft.convert import _Drift, _Inputs  # noqa: E402
 from weft.progress import Progress  # noqa: E402
 
 
@@ -89,7 +89,7 @@ def test_the_error_of_the_report_is_that_of_the_layer():
     torch.testing.assert_close((after - before).mean(0), torch.zeros(48), rtol=0, atol=1e-5)
 
 
-def test_sequential_is_not_worse_than_parallel():
+def test_sequential_is_better_than_parallel():
     ratios = []
     for seed in range(4):
         batches = calibration(12, seed=seed)
@@ -104,18 +104,42 @@ def test_sequential_is_not_worse_than_parallel():
             )
             found[sequential] = error(model, held_out, expected)
         ratios.append(found[True] / found[False])
-    # On such small models they tie: 0.98 at 2:4 and 1.005 at 1:4, means of eight seeds.
-    assert sum(ratios) / len(ratios) <= 1.05, ratios
+    assert max(ratios) < 0.9, ratios  # 0.58 to 0.72 were measured
 
 
 def test_a_sequential_layer_sees_what_the_converted_ones_put_out():
     batches = calibration()
     model = mlp(depth=2)
     expected = mlp(depth=2)
-    convert(model, batches, sequential=True)
-    convert(expected, batches, filter=lambda name, module: name == "2")  # only the first of them
-    convert(expected, batches, filter=lambda name, module: name == "4")  # and then the second
-    torch.testing.assert_close(model[4].weight, expected[4].weight, rtol=1e-5, atol=1e-6)
+    convert(model, batches, method="wanda", sequential=True)
+    for layer in ("2", "4"):  # only the first of them, and then only the second
+        convert(expected, batches, method="wanda", filter=lambda name, _: name == layer)
+    assert torch.equal(model[4].weight, expected[4].weight)
+    convert(parallel := mlp(depth=2), batches, method="wanda")
+    assert not torch.equal(model[4].weight, parallel[4].weight)
+
+
+@pytest.mark.parametrize("free_bias", [False, True])
+def test_the_target_of_a_sequential_layer_is_the_output_of_the_dense_one(free_bias):
+    torch.manual_seed(0)
+    layer = nn.Linear(8, 6).double()
+    dense = torch.randn(200, 8).double() + 1
+    now = dense + 0.3 * torch.randn(200, 8).double() + 0.2
+    inputs, drift = _Inputs(8), _Drift(8)
+    inputs.add(layer, now)
+    drift.add(layer, [dense[:50], dense[50:]], [now[:50], now[50:]])
+    weight = layer.weight.detach().clone()
+    moved, shift = drift.target(weight, inputs, free_bias, 0.0)
+    columns = torch.cat([now, torch.ones(200, 1).double()], 1) if free_bias else now
+    best = torch.linalg.lstsq(columns, dense @ weight.t()).solution.t()
+    torch.testing.assert_close(moved, best[:, :8])
+    if free_bias:
+        torch.testing.assert_close(shift, best[:, 8])
+    weight[:, ::2] = 0
+    moved, _ = drift.target(weight, inputs, free_bias, 0.01)
+    assert (moved[:, ::2] == 0).all() and (moved[:, 1::2] != 0).all()
+    drift.add(layer, [dense], [now[:50]])
+    assert not drift.comparable
 
 
 @pytest.mark.parametrize("sequential", [False, True])
@@ -186,7 +210,7 @@ def test_layers_that_read_the_same_tensor_share_a_pass():
     model, batches = Attention(), calibration(3, (8, 10, 16))
     report = convert(model, batches, sequential=True, first_and_last_dense=False)
     assert len(report.converted) == 4
-    assert model.runs == 3 * (1 + 2)  # the order of layers; q, k and v; out
+    assert model.runs == 3 * (1 + 1 + 2)  # the order; q, k and v; out, dense and converted
 
     class InPlace(nn.Module):
         def __init__(self):
@@ -200,10 +224,10 @@ def test_layers_that_read_the_same_tensor_share_a_pass():
             return self.b(x)
 
     model, apart = InPlace(), InPlace()
-    convert(model, batches, sequential=True, first_and_last_dense=False)
+    convert(model, batches, method="wanda", sequential=True, first_and_last_dense=False)
     for layer in ("a", "b"):
-        convert(apart, batches, filter=lambda name, module, layer=layer: name == layer)
-    torch.testing.assert_close(model.b.weight, apart.b.weight, rtol=1e-5, atol=1e-6)
+        convert(apart, batches, method="wanda", filter=lambda name, _: name == layer)
+    assert torch.equal(model.b.weight, apart.b.weight)
 
 
 def test_a_layer_that_is_called_twice_sees_both_inputs():

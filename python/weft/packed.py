@@ -437,9 +437,9 @@ def pack_(
     that does not obey the pattern stays as it is, and the report says why; so do convolutions.
 
     Args:
-        pattern: ``"2:4"``. None: that of the recipe, or the sparsest up to 8:16 that a weight obeys.
-        values: how weights are stored: ``"fp32"``, or ``"bf16"``, rounded. Weights that are bfloat16
-            are stored as bf16 in any case. Sums are float32.
+        pattern: ``"2:4"``. None: that of the recipe, or the sparsest up to 8:16 that is obeyed.
+        values: how weights are stored: ``"fp32"``, or ``"bf16"``, rounded. bfloat16 weights are
+            stored as bf16 in any case. Sums are float32.
         filter: called with name and module; true for the layers to pack.
         tokens: rows of x per call. The planner measures which layout is faster for that many, and
             the layer keeps it: ``tokens=1`` to generate text. None: streams, and a layer that
@@ -522,9 +522,9 @@ def _dense_state(model: torch.nn.Module, layers: dict[str, PackedLinear]) -> dic
 def save_packed(model: torch.nn.Module, path: Union[str, os.PathLike[str]]) -> dict[str, Any]:
     """Writes a packed model as `weft pack` does: safetensors with the names of the dense model.
 
-    `weft check` tests the file, `weft unpack` makes a dense checkpoint of it. bf16 values are written
-    as BF16 weights. The file appears whole or not at all. While it is written, the dense weights are
-    in memory and beside the file. Returns the report of `weft.pack_file`.
+    `weft check` tests the file, `weft unpack` makes a dense checkpoint of it. bf16 values are
+    written as BF16 weights. The file appears whole or not at all. While it is written, the dense
+    weights are in memory and beside the file. Returns the report of `weft.pack_file`.
     """
     layers = _packed_layers(model)
     if not layers:
