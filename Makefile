@@ -71,6 +71,7 @@ cppcheck:
 tidy:
 	@scripts/setup lint
 	@cmake --preset core >/dev/null
+	@cmake --build --preset core --target weft_commit >/dev/null
 	@run-clang-tidy -quiet -p build/core -j 2 -extra-arg=-DHWY_COMPILE_ONLY_STATIC \
 	  '^$(CURDIR)/(build/core/)?(weft|cli|bench)/' 2>/dev/null
 
