@@ -8,8 +8,8 @@
 #   make bench   the measurements, against their peers
 #   make format  clang-format on all sources (make format-check only looks)
 #   make lint    format-check, cppcheck, and clang-tidy (make tidy): minutes. CI leaves clang-tidy out,
-#                which takes 6 s to 20 s per source, most of it in headers; format-check and cppcheck
-#                take 15 s together on two cores
+#                which takes 8 s to 15 s of a core per source, most of it in headers; format-check and
+#                cppcheck take 24 s of a core together
 #   make fuzz    the readers of files under libFuzzer, FUZZ_SECONDS=300 each
 #   make stress  a 4 GB checkpoint through `weft mask`, with its peak memory
 #   make survive training runs killed at twenty random moments per recipe, and resumed
@@ -77,6 +77,7 @@ cppcheck:
 tidy:
 	@scripts/setup lint
 	@cmake --preset core >/dev/null
+	@cmake --build --preset core --target weft_commit >/dev/null
 	@run-clang-tidy -quiet -p build/core -j 2 -extra-arg=-DHWY_COMPILE_ONLY_STATIC \
 	  '^$(CURDIR)/(build/core/)?(weft|cli|bench)/' 2>/dev/null
 
