@@ -16,7 +16,8 @@ RECIPES = ["sr-ste+lambda=0.1", "lbc", "t-sr-ste"]  # decay; scores and steps; a
 
 def body():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8))
+    layers = [nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 8)]
+    return nn.Sequential(*layers)
 
 
 def by_hand(recipe, steps=6):

@@ -44,7 +44,7 @@ class SparseLayer(torch.nn.Module):
         raise NotImplementedError
 
     def _matrix(self, tensor: Tensor) -> Tensor:
-        """A view of a weight, its gradient or its mask as the core has it, outputs first; and back."""
+        """A view of a weight, gradient or mask as the core has it, outputs first; and back."""
         return tensor
 
     def _sparsify(self, settings: Settings, planner: Planner) -> None:

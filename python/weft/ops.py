@@ -300,7 +300,7 @@ def conv2d_backward(
     pass_key[3] = engine.first_token(g)
     dx, dw, ds = (x.new_empty(0) for _ in range(3))
     packed = engine.is_packed(x, weight) and g.dtype == torch.float32
-    # The core refuses to sample images of one pixel, whose outputs lie side by side: "they overlap".
+    # Without this the core refuses to sample images of one pixel: "they overlap".
     if packed and g.shape[2] * g.shape[3] > 1:
         common = _address(engine.values(weight)), _address(scores), _address(g), list(g.stride())
         if needs_x:

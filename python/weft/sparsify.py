@@ -223,7 +223,7 @@ def sparsify_(
     """Turns the ``nn.Linear`` and ``nn.Conv2d`` of a model into layers that train N:M sparse.
 
     In place: parameters, names, hooks and references stay. ``Conv1D`` of Hugging Face's GPT-2 is a
-    linear layer too. The first and the last layer stay dense unless a rule or ``filter`` names them.
+    linear layer too. The first and the last layer stay dense unless a rule or the filter names them.
 
     Args:
         recipe: one of `weft.recipes()`, with parts in place of its own: ``"s-ste+backward=bi-mask"``;

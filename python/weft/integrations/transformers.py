@@ -39,13 +39,21 @@ class WeftCallback(transformers.TrainerCallback):
         self.report: Optional[Report] = None  # of sparsify_
         self._attachment: Optional[Attachment] = None
 
-    def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def on_init_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
+    ) -> None:
         steps = self.total_steps or max(0, args.max_steps)
         if steps or not _core.recipe(split(self.recipe)[0])["needs_total_steps"]:
             self._sparsify(args, model, steps)
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, optimizer: Any = None, **_: Any
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
+        **_: Any,
     ) -> None:
         self._sparsify(args, model, self.total_steps or state.max_steps)
         if self._attachment is not None:  # train() is called again, with another optimizer
@@ -53,7 +61,9 @@ class WeftCallback(transformers.TrainerCallback):
         # accelerate wraps the optimizer; hooks are called by the one inside.
         self._attachment = attach(model, getattr(optimizer, "optimizer", optimizer))
 
-    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def on_train_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **_: Any
+    ) -> None:
         if self._attachment is not None:
             self._attachment.detach()
             self._attachment = None
