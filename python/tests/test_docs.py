@@ -3,7 +3,6 @@
 import doctest
 import importlib
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,6 @@ import pytest
 import weft
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
-
-
-def missing_functions():
-    """Functions that the package names and does not have yet."""
-    homes = {name: module or name for name, module in weft._NEEDS_TORCH.items()}
-    return [name for name, home in homes.items() if find_spec(f"weft.{home}") is None]
 
 
 def test_the_blocks_of_the_page_run_in_order(tmp_path, monkeypatch, capsys):
@@ -27,8 +20,6 @@ def test_the_blocks_of_the_page_run_in_order(tmp_path, monkeypatch, capsys):
     blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S))
     assert len(blocks) >= 9
     for block in blocks:
-        if any(f"weft.{name}(" in block[1] for name in missing_functions()):
-            continue
         line = text[: block.start(1)].count("\n")
         exec(compile("\n" * line + block[1], str(PAGE), "exec"), names)  # errors name the line
     said = capsys.readouterr().out

@@ -181,6 +181,12 @@ TEST(PackedSample, RefusesWrongCalls) {
   EXPECT_TRUE(contains(message([](Gradient& g) { g.data = nullptr; }), "null"));
   EXPECT_TRUE(contains(message([](Gradient& g) { g.position_step = 7; }), "overlap"));
   EXPECT_TRUE(contains(message([](Gradient& g) { g.out_step = 0; }), "overlap"));
+  // Images of one position, as a convolution down to one pixel has them, need no position step.
+  EXPECT_EQ(message([](Gradient& g) {
+              g.images = 8, g.image_step = 8;
+              g.positions = g.position_step = 1;
+            }),
+            "(no Error)");
   EXPECT_TRUE(contains(message([](Gradient& g) { g.images = -1; }), "-1 images"));
   EXPECT_TRUE(contains(message([](Gradient& g) { g.images = INT64_MAX; }), "images"));
   EXPECT_TRUE(contains(message_of([&] {

@@ -219,7 +219,7 @@ void check_gradient(const Gradient& g, const SampleOptions& options) {
              "a gradient of {} images, {} positions, {} outputs", g.images, g.positions, g.outs);
   check_sampling(options, tokens, g.outs);
   WEFT_CHECK(g.data != nullptr || tokens == 0 || g.outs == 0, "the gradient is null");
-  WEFT_CHECK(g.out_step > 1 || (g.out_step == 1 && (g.position_step >= g.outs || tokens <= 1)),
+  WEFT_CHECK(g.out_step > 1 || (g.out_step == 1 && (g.position_step >= g.outs || g.positions <= 1)),
              "a gradient of {} outputs, {} elements apart, and positions {} apart: they overlap",
              g.outs, g.out_step, g.position_step);
 }
