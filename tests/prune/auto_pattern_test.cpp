@@ -138,8 +138,8 @@ TEST(AutoPattern, ABudgetIsKeptAndSpentAsWellAsCanBe) {
       }
     }
   }
-  EXPECT_TRUE(contains(message_of([] { keeps_for_density({}, 0.0); }), "density of 0"));
-  EXPECT_TRUE(contains(message_of([] { keeps_for_density({}, 1.5); }), "density of 1.5"));
+  EXPECT_TRUE(contains(message_of([] { keeps_for_density({}, 0.0); }), "density 0"));
+  EXPECT_TRUE(contains(message_of([] { keeps_for_density({}, 1.5); }), "density 1.5"));
 }
 
 }  // namespace

@@ -416,9 +416,9 @@ TEST(Init, WhatDoesNotFitIsRefusedByName) {
   EXPECT_EQ(with("head.weight", torch::zeros({16, 31})),
             file + ": tensor 'head.weight' has shape [16, 31], the model's has [16, 32]");
   EXPECT_EQ(with("head.weight", torch::zeros({16, 32}, torch::kLong)),
-            file + ": tensor 'head.weight' is of I64: accepted are F32, F16, BF16 and F64");
+            file + ": tensor 'head.weight' is I64: accepted are F32, F16, BF16 and F64");
   EXPECT_TRUE(contains(with("norm.num_batches_tracked", torch::zeros({})),
-                       file + ": tensor 'norm.num_batches_tracked' is of Float"));
+                       file + ": tensor 'norm.num_batches_tracked' is Float"));
   EXPECT_TRUE(contains(with("head.bias", torch::full({16}, 1e39, torch::kDouble)),
                        file + ": tensor 'head.bias' has a value that is not finite"));
   EXPECT_TRUE(contains(refusal(scratch / "none.safetensors"), "none.safetensors"));
@@ -439,7 +439,7 @@ TEST(Init, TensorsThatTheModelDoesNotHaveAreLeftOut) {
   tensors.emplace_back("z.scale", torch::ones({2}));
   EXPECT_TRUE(contains(noted("one"), ": tensor 'z.scale': ignored: the model has no such tensor"));
   tensors.emplace_back("z.shift", torch::ones({2}));
-  EXPECT_TRUE(contains(noted("two"), ": tensor 'z.scale' and 1 more: the model"));
+  EXPECT_TRUE(contains(noted("two"), ": tensor 'z.scale' and 1 more: ignored: the model"));
 }
 
 TEST(Init, AComparisonBeginsWithTheFile) {

@@ -251,7 +251,7 @@ TEST_F(SavedRun, SaysWhatDiffers) {
   RunOptions options = resume_options(folder_);
   options.threads = 1;
   Trainer::resume(folder_, make_parts(options), listening(notes_));
-  EXPECT_TRUE(contains(notes_.all, "threads: 2 then, 1 now")) << notes_.all;
+  EXPECT_TRUE(contains(notes_.all, "threads: was 2, is 1 now")) << notes_.all;
   options.threads = 2;
   options.train_images = 63;  // as if the files had changed
   EXPECT_TRUE(contains(

@@ -57,7 +57,7 @@ void add_hull_steps(const KeepCosts& costs, size_t layer, std::vector<HullStep>&
 }  // namespace
 
 std::vector<int> keeps_for_density(const std::vector<KeepCosts>& layers, double density) {
-  WEFT_CHECK(density > 0 && density <= 1, "density {}: accepted are above 0 to 1", density);
+  WEFT_CHECK(density > 0 && density <= 1, "density {}: accepted is above 0, at most 1", density);
   std::vector<HullStep> steps;
   std::vector<int> keeps;
   int64_t all = 0;

@@ -174,7 +174,7 @@ TEST(MaskedWeight, SaysWhatIsWrong) {
   EXPECT_EQ(call(g.view(), x.view(), 0, dw.view()), "(no Error)");
   EXPECT_EQ(call(g.view(), x.view(), 0.5f, dw.view()), "beta 0.5: accepted are 0 and 1");
   EXPECT_EQ(call(g.view().rows_from(0, 3), x.view(), 0, dw.view()),
-            "g [3, 3], x [4, 8], dw [3, 8] and entries of a [3, 8] matrix do not fit");
+            "g [3, 3], x [4, 8], dw [3, 8] and entries of a [3, 8] matrix do not match");
   EXPECT_TRUE(contains(call(g.view(), x.view().cols_from(0, 7), 0, dw.view()), "do not match"));
   EXPECT_TRUE(contains(call(g.view(), x.view(), 0, dw.view().rows_from(0, 2)), "do not match"));
 }
