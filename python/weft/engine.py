@@ -185,7 +185,7 @@ class Engine:
 
     def load_state(self, saved: bytes) -> None:
         size, pending = (int.from_bytes(saved[i : i + 8], "little") for i in (0, 8))
-        if len(saved) < 16 or size > len(saved) - 16 or pending > 2**31:
+        if len(saved) < 16 or size > len(saved) - 16 or pending > 2**20:
             raise Error(f"{self.settings.label or 'a layer'}: the saved state is damaged")
         state = saved[16 : 16 + size]
         self.core.load_state(state)
