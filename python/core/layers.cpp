@@ -368,9 +368,6 @@ void bind_layers(nb::module_& m) {
       .def_prop_ro("sparse", [](PyLayer& self) { return self.layer().state().sparse(); })
       .def_prop_ro("always_dense", [](PyLayer& self) { return self.layer().always_dense(); })
       .def_prop_ro("decays", [](PyLayer& self) { return !self.layer().recipe().decay->none(); })
-      .def_prop_ro("decay_lambda", [](PyLayer& self) { return self.layer().recipe().lambda; })
-      .def_prop_ro("decay",
-                   [](PyLayer& self) { return std::string(self.layer().recipe().decay->name); })
       .def_prop_ro("fp8", [](PyLayer& self) { return self.layer().recipe().fp8; })
       .def_prop_ro("masks_gradient",
                    [](PyLayer& self) {

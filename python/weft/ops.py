@@ -11,7 +11,7 @@ stamp of the masks. The first token is that of the rank, which the backward pass
 same arguments an operator gives the same result; what the engine keeps (packs) only saves work.
 
 fp32 on the CPU runs on weft's kernels. Other dtypes and devices run the same formulas on torch's
-operators with masked operands (`_plain_*`).
+operators with masked operands (`_Plain`).
 """
 
 # torch reads the types of the operators off these functions; 2.4 does not know list[int], nor

@@ -7,7 +7,7 @@ step hook, or, if step() is given a closure, when the closure has made the gradi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -158,45 +158,54 @@ def _was_skipped(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _decay(one: _Followed, rate: float, scale: Optional[float]) -> None:
+    """The core adds the decay, on its own copy where it cannot do so in place."""
     core = one.layer._weft.core
     if not core.decays or not core.sparse:
         return
-    if is_sharded(one.weight):
-        return _decay_shard(one, rate, scale)
     assert one.weight.grad is not None
-    weight, gradient = one.layer._matrix(one.weight), one.layer._matrix(one.weight.grad)
-    wide = weight.dtype != torch.float32
+    wide = one.weight.dtype != torch.float32
     dtype = torch.float64 if wide else torch.float32
-
-    def own(tensor: Tensor) -> Tensor:
-        return tensor.detach().to("cpu", dtype).contiguous()
-
-    values = own(weight)
-    added = own(gradient) if scale is None else torch.zeros_like(values)
+    whole_from, part_of = _places(one)
+    values = whole_from(one.weight, dtype)
+    gradient = whole_from(one.weight.grad, dtype)
+    added = gradient if scale is None else torch.zeros_like(values)
     core.add_decay(values.data_ptr(), added.data_ptr(), rate, wide)
-    if values.data_ptr() != weight.data_ptr():
-        weight.copy_(values)
+    part_of(values, one.weight)
     if scale is not None:
-        gradient.add_(added.to(gradient.device, gradient.dtype), alpha=scale)
-    elif added.data_ptr() != gradient.data_ptr():
-        gradient.copy_(added)
+        added = gradient + scale * added
+    part_of(added, one.weight.grad)
 
 
-def _decay_shard(one: _Followed, rate: float, scale: Optional[float]) -> None:
-    """The same on the rows that this rank has: of its shard, with the mask's rows of that shard."""
-    core = one.layer._weft.core
-    strength = core.decay_lambda
-    sharded: Any = one.weight
-    weight, gradient = sharded.to_local(), sharded.grad.to_local()
-    mask = one.layer._matrix(torch.from_numpy(core.mask())).reshape(one.weight.shape)
-    kept = local_part(mask.to(weight.device), one.weight)
-    dtype = torch.float32 if weight.dtype == torch.float32 else torch.float64
-    pruned = weight.to(dtype).masked_fill(kept, 0.0)
-    if core.decay == "decoupled":
-        weight.copy_(weight.to(dtype).add(pruned, alpha=-rate * strength))
-    else:
-        factor = strength if scale is None else strength * scale
-        gradient.copy_(gradient.to(dtype).add(pruned, alpha=factor))
+def _places(one: _Followed) -> tuple[Callable[..., Tensor], Callable[[Tensor, Tensor], None]]:
+    """How a parameter or its gradient becomes what the core takes, outputs first; and back.
+
+    Of a sharded one, this rank's part goes to its places in the whole, which is zero elsewhere: the
+    decay of a weight depends on no other.
+    """
+    matrix = one.layer._matrix
+
+    def whole_from(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        return matrix(tensor.detach()).to("cpu", dtype).contiguous()
+
+    def part_of(values: Tensor, tensor: Tensor) -> None:
+        if values.data_ptr() != tensor.data_ptr():
+            matrix(tensor).copy_(values)
+
+    if not is_sharded(one.weight):
+        return whole_from, part_of
+    numbers = torch.arange(one.weight.numel()).view(matrix(one.weight).shape)
+    device = one.weight.to_local().device  # type: ignore[attr-defined]
+    own = local_part(matrix(numbers).contiguous().to(device), one.weight).cpu()
+
+    def whole_from_shard(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        values = torch.zeros(numbers.numel(), dtype=dtype)
+        values[own.reshape(-1)] = tensor.to_local().detach().reshape(-1).to("cpu", dtype)  # type: ignore[attr-defined]
+        return values
+
+    def shard_of(values: Tensor, tensor: Tensor) -> None:
+        tensor.to_local().copy_(values[own.reshape(-1)].view(own.shape))  # type: ignore[attr-defined]
+
+    return whole_from_shard, shard_of
 
 
 def attach(
