@@ -76,6 +76,12 @@ void require_sizes(const std::array<int64_t, 4>& sizes, const ConvShape& shape, 
              sizes[0], sizes[1], sizes[2], sizes[3], want[0], want[1], want[2], want[3]);
 }
 
+PanelOptions conv_options(const Operand& operand, const ConvShape& shape) {
+  PanelOptions options = operand.pack_options();
+  options.tile = conv_tile_for(operand.density(), options.pattern.share(), shape.taps());
+  return options;
+}
+
 // A product from a dense operand; a packed one may be added.
 template <typename T, typename Result>
 ConvCall call_of(Product product, const ConvShape& shape, const T* activations, const T* dense,
@@ -153,7 +159,8 @@ void ConvLayer::forward(const LayerWeights& weights, ImageView<const T> x, const
              [&](const Way& way, MatrixView<T> result) {
                if (way.sparse && !packed_forward_) {
                  const Stopwatch watch(times_.pack);
-                 forward_pack_ = pack_conv(values, *w.mask, shape, w.pack_options());
+                 forward_pack_ = pack_conv(values, *w.mask, shape, conv_options(w, shape),
+                                           std::move(forward_pack_));
                  packed_forward_ = true;
                }
                const T* dense = way.sparse ? nullptr : dense_copy<T>(dense_forward_, w, values);
@@ -180,7 +187,8 @@ void ConvLayer::backward_data(const LayerWeights& weights, ImageView<const T> g,
              [&](const Way& way, MatrixView<T> result) {
                if (way.sparse && !packed_backward_) {
                  const Stopwatch watch(times_.pack);
-                 backward_pack_ = pack_conv_transposed(values, *w.mask, shape, w.pack_options());
+                 backward_pack_ = pack_conv_transposed(
+                     values, *w.mask, shape, conv_options(w, shape), std::move(backward_pack_));
                  packed_backward_ = true;
                }
                const T* dense = way.sparse ? nullptr : dense_copy<T>(dense_backward_, w, values);
@@ -236,9 +244,9 @@ void ConvLayer::sampled_weight(const ConvShape& shape, const T* g, const T* x,
   if (way.sparse) {
     {
       const Stopwatch watch(times_.pack);
-      gradient_pack_ =
-          pack_conv_sampled(as_floats(g, shape.y_size()), shape, options, tile_for(options.pattern),
-                            sampling.rounding, std::move(gradient_pack_));
+      gradient_pack_ = pack_conv_sampled(as_floats(g, shape.y_size()), shape, options,
+                                         conv_gradient_tile_for(options.pattern, shape.group_ins()),
+                                         sampling.rounding, std::move(gradient_pack_));
       round_like(g, gradient_pack_);
     }
     const Stopwatch watch(times_.of(Product::kBackwardWeight));

@@ -1,12 +1,14 @@
 #include "weft/pack/group_check.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 
 #include "weft/core/bits.h"
 #include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
+#include "weft/pack/pack.h"
 
 namespace weft {
 namespace {
@@ -140,6 +142,40 @@ void require_groups(const Mask& mask, const Pattern& pattern, int64_t segment) {
   throw Error(fmt::format("row {}, columns {} to {}: more than {} kept, so it is not {}",
                           crowded->row, crowded->first_col, crowded->last_col, pattern.keep(),
                           pattern.str()));
+}
+
+namespace {
+
+// Whether some tap of a row keeps more than `keep` of a group of units: at_least[k] has the taps
+// that keep at least k of the units so far.
+bool has_crowded_tap(const Mask& mask, int64_t row, const Pattern& pattern, int taps) {
+  std::array<uint64_t, 65> at_least;
+  const auto keep = static_cast<size_t>(pattern.keep());
+  const int64_t group = int64_t{pattern.group()} * taps;
+  for (int64_t begin = 0; begin < mask.cols(); begin += group) {
+    std::fill_n(at_least.begin(), keep + 2, 0);
+    at_least[0] = ~uint64_t{0};
+    for (int64_t col = begin; col < std::min(mask.cols(), begin + group); col += taps) {
+      const uint64_t bits = mask.bits(row, col, taps);
+      for (size_t k = keep + 1; k > 0; --k) at_least[k] |= at_least[k - 1] & bits;
+    }
+    if (at_least[keep + 1] != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void require_tap_groups(const Mask& mask, const Pattern& pattern, int64_t taps) {
+  if (taps == 0 || mask.cols() == 0) return;
+  const int64_t units = mask.cols() / taps;
+  if (taps > 1 && taps <= 64) {
+    const bool good = first_row_where(mask, [&](int64_t row) {
+                        return has_crowded_tap(mask, row, pattern, static_cast<int>(taps));
+                      }) == mask.rows();
+    if (good) return;
+  }
+  require_groups(tap_major(mask, {mask.rows(), units, taps}), pattern, units);
 }
 
 bool rows_share(const Mask& mask, const Pattern& pattern) {

@@ -26,6 +26,9 @@ bool every_group_is_full(const Mask& mask, const Pattern& pattern, int64_t segme
 // Throws Error that names the first crowded group.
 void require_groups(const Mask& mask, const Pattern& pattern, int64_t segment);
 
+// The same of a mask [rows, units * taps] whose groups are consecutive units at one tap.
+void require_tap_groups(const Mask& mask, const Pattern& pattern, int64_t taps);
+
 // Whether the rows that share have equal masks.
 bool rows_share(const Mask& mask, const Pattern& pattern);
 // Throws Error that names the first two rows that should and do not.

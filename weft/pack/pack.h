@@ -13,8 +13,14 @@
 // With `row_order` place p of the pack holds row order[p], and it is places that share. Products
 // and unpack() undo it.
 //
-// A convolution is packed from its weights in order of tap (tap_major), so that the channels of one
-// tap follow each other in depth; `segment` is then the number of channels.
+// The weights of a convolution, [outs, ins, taps], are packed as stored: as a matrix of ins * taps
+// columns, or
+//
+//   pack_filters_transposed(w, mask, shape, taps, ..)  A = rows = ins, depth = outs * taps
+//
+// Their groups are consecutive inputs at one tap, which are not adjacent in depth: say `ragged`,
+// and see require_tap_groups (group_check.h). In files they are in order of tap (tap_major), and
+// `segment` is then the number of channels.
 #pragma once
 
 #include <optional>
@@ -49,6 +55,13 @@ PackedMatrix pack_panels(MatrixView<const float> w, const Mask& mask, const Pane
 // w, mask: [depth, rows]
 PackedMatrix pack_panels_transposed(MatrixView<const float> w, const Mask& mask,
                                     const PanelOptions& options, PackedMatrix reuse = {});
+// weights, mask: [outs, ins * taps], of which `taps` are packed: depth out * taps.size() + i is
+// tap taps[i] of output `out`.
+PackedMatrix pack_filters_transposed(const float* weights, const Mask& mask,
+                                     const WeightShape& shape, std::span<const int64_t> taps,
+                                     const PanelOptions& options, PackedMatrix reuse = {});
+// The mask of that: [ins, outs * taps.size()].
+Mask filters_transposed(const Mask& mask, const WeightShape& shape, std::span<const int64_t> taps);
 // Keeps the `keep` largest of each group (of the sums of a cell), a few rows at a time: the weights
 // are read once.
 PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options,

@@ -34,12 +34,14 @@ struct MaskRows {
 };
 
 // The layout of the weights: element (row, k) at data[(row - first_row) * row_step + k *
-// depth_step].
+// depth_step]; with taps, at data[(row - first_row) * row_step + k / taps.size() * depth_step +
+// taps[k % taps.size()]].
 struct Weights {
   const float* data;
   int64_t row_step;
   int64_t depth_step;
   int64_t first_row = 0;
+  std::span<const int64_t> taps = {};
 };
 
 class PanelPacker : public PanelLayout {
@@ -63,11 +65,11 @@ class PanelPacker : public PanelLayout {
   // The entries of the cells of one item.
   void fill(const MaskRows& mask, const Weights& weights, int64_t item,
             PackedMatrix& packed) const {
-    const bool transposed = weights.depth_step != 1;
+    const bool transposed = weights.depth_step != 1 || !weights.taps.empty();
     const int64_t cells_at_once = transposed ? cells_transposed_at_once() : cells_per_item();
     for (int64_t p = 0; p < panels_; ++p) {
       Weights in_panel = weights;
-      in_panel.data += panel_begin(p) * weights.depth_step;
+      if (weights.taps.empty()) in_panel.data += panel_begin(p) * weights.depth_step;
       const int64_t end = starts_[slot(p, item_end(item))];
       for (int64_t cell = item_begin(item); cell < item_end(item); cell += cells_at_once) {
         const Cells cells{p, cell, std::min(item_end(item), cell + cells_at_once), end};
@@ -119,6 +121,10 @@ class PanelPacker : public PanelLayout {
     }
     const int64_t width = last - first + 1, stride = row_stride();
     rows.reserve(static_cast<size_t>(width * stride));
+    if (!in_panel.taps.empty()) {
+      copy_taps(in_panel, first, width, cells.panel, rows.data(), stride);
+      return {rows.data(), stride, 1, first};
+    }
     transpose({.from = in_panel.data + first,
                .from_stride = in_panel.depth_step,
                .rows = panel_depth(cells.panel),
@@ -126,6 +132,24 @@ class PanelPacker : public PanelLayout {
                .to = rows.data(),
                .to_stride = stride});
     return {rows.data(), stride, 1, first};
+  }
+
+  // A panel of some rows of weights with taps: those of one depth step are adjacent in both.
+  void copy_taps(const Weights& weights, int64_t first_row, int64_t rows, int64_t panel, float* to,
+                 int64_t stride) const {
+    const auto taps = static_cast<int64_t>(weights.taps.size());
+    for (int64_t k = panel_begin(panel), end = panel_end(panel); k < end;) {
+      const int64_t tap = k % taps, count = std::min(taps - tap, end - k);
+      const float* from = weights.data + k / taps * weights.depth_step;
+      float* at = to + k - panel_begin(panel);
+      for (int64_t r = 0; r < rows; ++r) {
+        const float* unit = from + (first_row + r) * weights.row_step;
+        for (int64_t t = 0; t < count; ++t) {
+          at[r * stride + t] = unit[weights.taps[static_cast<size_t>(tap + t)]];
+        }
+      }
+      k += count;
+    }
   }
 
   void fill_cells(const MaskRows& mask, const Weights& in_panel, const Cells& cells,
@@ -251,6 +275,17 @@ PackedMatrix pack_panels_transposed(MatrixView<const float> w, const Mask& mask,
   WEFT_CHECK(options.row_order.empty(), "a transposed pack takes no row order");
   // Only the mask is transposed: one bit per weight.
   return pack_masked({w.data, 1, w.row_stride}, mask.transposed(), options, std::move(reuse));
+}
+
+PackedMatrix pack_filters_transposed(const float* weights, const Mask& mask,
+                                     const WeightShape& shape, std::span<const int64_t> taps,
+                                     const PanelOptions& options, PackedMatrix reuse) {
+  shape.check();
+  check_sizes(MatrixView<const float>(weights, shape.outs, shape.cols()), mask);
+  WEFT_CHECK(options.row_order.empty(), "a transposed pack takes no row order");
+  const Mask by_input = filters_transposed(mask, shape, taps);
+  return pack_masked({weights, shape.taps, shape.cols(), 0, taps}, by_input, options,
+                     std::move(reuse));
 }
 
 PackedMatrix pack_panels_by_magnitude(MatrixView<const float> w, const PanelOptions& options,

@@ -45,7 +45,40 @@ void tap_major_row(const Mask& mask, int64_t out, const WeightShape& shape, Mask
   writer.finish();
 }
 
+// Calls append(bits, count) with the taps in `taps` of one input of one output, at most 64 at a time.
+template <typename Append>
+void append_taps(const Mask& mask, int64_t out, int64_t col, int64_t all,
+                 std::span<const int64_t> taps, Append append) {
+  for (size_t first = 0; first < taps.size(); first += 64) {
+    const size_t count = std::min<size_t>(64, taps.size() - first);
+    if (static_cast<int64_t>(taps.size()) == all) {  // they are all of them, in order
+      append(mask.bits(out, col + static_cast<int64_t>(first), static_cast<int>(count)), count);
+      continue;
+    }
+    uint64_t bits = 0;
+    for (size_t t = 0; t < count; ++t) {
+      bits |= uint64_t{mask.at(out, col + taps[first + t])} << t;
+    }
+    append(bits, count);
+  }
+}
+
 }  // namespace
+
+Mask filters_transposed(const Mask& mask, const WeightShape& shape, std::span<const int64_t> taps) {
+  check_size(mask.rows(), mask.cols(), shape);
+  Mask result(shape.ins, shape.outs * static_cast<int64_t>(taps.size()));
+  parallel_for(shape.ins, [&](int64_t in) {
+    MaskRowWriter writer(result.row_words(in));
+    for (int64_t out = 0; out < shape.outs; ++out) {
+      append_taps(mask, out, in * shape.taps, shape.taps, taps, [&](uint64_t bits, size_t count) {
+        writer.append(bits, static_cast<int>(count));
+      });
+    }
+    writer.finish();
+  });
+  return result;
+}
 
 TapMajor tap_major(const float* weights, const Mask& mask, const WeightShape& shape) {
   TapMajor result{{}, tap_major(mask, shape)};

@@ -260,15 +260,19 @@ SyntheticConv::SyntheticConv(const ProductForm& form, const ConvShape& shape,
     options_.pattern = Pattern(pattern.keep(), pattern.group());
     options_.ragged = true;
   }
-  options_.tile = tile_for(options_.pattern);
+  options_.tile = product == Product::kBackwardWeight
+                      ? conv_gradient_tile_for(options_.pattern, shape.group_ins())
+                      : conv_tile_for(mask_.density(), options_.pattern.share(), shape.taps());
   pack();
 }
 
 void SyntheticConv::pack() {
   switch (form_.product) {
-    case Product::kForward: packed_ = pack_conv(operand_.data(), mask_, shape_, options_); break;
+    case Product::kForward:
+      packed_ = pack_conv(operand_.data(), mask_, shape_, options_, std::move(packed_));
+      break;
     case Product::kBackwardData:
-      packed_ = pack_conv_transposed(operand_.data(), mask_, shape_, options_);
+      packed_ = pack_conv_transposed(operand_.data(), mask_, shape_, options_, std::move(packed_));
       break;
     case Product::kBackwardWeight:
       packed_ = pack_conv_gradient(operand_.data(), mask_, shape_, options_);

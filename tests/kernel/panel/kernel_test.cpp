@@ -4,6 +4,7 @@
 
 #include "tests/linear_problem.h"
 #include "weft/core/transpose.h"
+#include "weft/kernel/panel/linear_operands.h"
 #include "weft/kernel/panel/panel_product.h"
 
 namespace weft::test {
@@ -353,15 +354,10 @@ TEST(WrongCalls, TakeNoMatrixThatWasNeverPacked) {
 
 // ---- the loops
 
-// B of ones, and a record of what was asked for.
-class CountingSource : public PanelSource {
- public:
-  void copy(const Range& range, float* to, int64_t stride) const override {
-    ranges.push_back(range);
-    for (int64_t r = 0; r < range.rows; ++r) std::fill_n(to + r * stride, range.cols, 1.0f);
-  }
-  mutable std::vector<Range> ranges;  // of one thread
-};
+// B of ones.
+void copy_ones(const Range& range, float* to, int64_t stride) {
+  for (int64_t r = 0; r < range.rows; ++r) std::fill_n(to + r * stride, range.cols, 1.0f);
+}
 
 class CountingSink : public TileSink {
  public:
@@ -381,12 +377,16 @@ TEST(Loops, CopyADeepOperandInParts) {
   for (const PackTile& tile : {PackTile{16, 192}, PackTile{7, 16}, PackTile{1000, 16}}) {
     for (const int64_t depth : {4096 + 1, 8192 + 17}) {
       const LinearProblem problem(forward({1, 16}, tile, 7, depth, 175));
-      const CountingSource source;
+      std::vector<Range> ranges;  // of one thread
+      const SourceOf source([&](const Range& range, float* to, int64_t stride) {
+        ranges.push_back(range);
+        copy_ones(range, to, stride);
+      });
       const CountingSink sink(175, 7);
       multiply_panels(problem.packed(), 7, source, sink);
-      EXPECT_GE(source.ranges.size(), 2u) << "nothing here is deep any more: raise the depths";
+      EXPECT_GE(ranges.size(), 2u) << "nothing here is deep any more: raise the depths";
       int64_t next = 0;
-      for (const Range& range : source.ranges) {
+      for (const Range& range : ranges) {
         EXPECT_EQ(range.first_row, next);
         next += range.rows;
       }
@@ -405,14 +405,8 @@ TEST(Loops, GiveEveryElementOnce) {
           set_threads(1);
           const LinearProblem problem(forward(pattern, {16, 32}, cols, 3, rows));
           set_threads(count);
-          class Ones : public PanelSource {
-            void copy(const Range& range, float* to, int64_t stride) const override {
-              for (int64_t r = 0; r < range.rows; ++r)
-                std::fill_n(to + r * stride, range.cols, 1.0f);
-            }
-          };
           const CountingSink sink(rows, cols);
-          multiply_panels(problem.packed(), cols, Ones(), sink);
+          multiply_panels(problem.packed(), cols, SourceOf(copy_ones), sink);
           ASSERT_EQ(sink.times, std::vector<int>(sink.times.size(), 1))
               << pattern.str() << " " << rows << " x " << cols << ", " << count << " threads";
         }

@@ -1,11 +1,15 @@
 #include "weft/kernel/conv/pack_conv.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/core/transpose.h"
+#include "weft/kernel/conv/phases.h"
 #include "weft/kernel/operand_check.h"
+#include "weft/pack/group_check.h"
 
 namespace weft {
 namespace {
@@ -22,57 +26,70 @@ Mask mask_rows(const Mask& mask, int64_t first, int64_t count) {
   return part;
 }
 
+// N:M along outputs, at every tap.
+void require_groups_of_outs(const Mask& mask, const WeightShape& shape, const Pattern& pattern) {
+  std::vector<int64_t> taps(static_cast<size_t>(shape.taps));
+  std::iota(taps.begin(), taps.end(), int64_t{0});
+  require_tap_groups(filters_transposed(mask, shape, taps), pattern, shape.taps);
+}
+
 SampleOptions of_channels(const SampleOptions& options, const ConvShape& shape, int64_t group) {
   SampleOptions part = options;
   part.first_cell += group * sampled_cells(shape.group_outs(), options.pattern);
   return part;
 }
 
-// Calls pack(tap-major weights of one group [group_outs, taps * group_ins], their mask).
+// Calls pack(weights of one group [group_outs, group_ins * taps], their mask, its pack) for each.
 template <typename Pack>
-PackedConv pack_groups(const float* weights, const Mask& mask, const ConvShape& shape, Pack pack) {
+void for_each_group(const float* weights, const Mask& mask, const ConvShape& shape, Pack pack) {
   const WeightShape whole = shape.weight_shape();
   WEFT_CHECK(mask.rows() == whole.outs && mask.cols() == whole.cols(),
              "a mask of {} x {} does not fit weights of {} x {}", mask.rows(), mask.cols(),
              whole.outs, whole.cols());
   check_data("the pointer to weights", weights, shape.w_size());
-  const WeightShape part{shape.group_outs(), shape.group_ins(), shape.taps()};
-  PackedConv packed;
+  if (shape.groups == 1) return pack(weights, mask, 0);
   for (int64_t g = 0; g < shape.groups; ++g) {
-    const int64_t first = g * part.outs;
-    const TapMajor by_tap =
-        tap_major(weights + first * part.cols(), mask_rows(mask, first, part.outs), part);
-    packed.push_back(
-        pack(MatrixView<const float>(by_tap.weights.data(), part.outs, part.cols()), by_tap.mask));
+    const int64_t first = g * shape.group_outs();
+    pack(weights + first * whole.cols(), mask_rows(mask, first, shape.group_outs()), g);
   }
-  return packed;
 }
 
 }  // namespace
 
 PackedConv pack_conv(const float* weights, const Mask& mask, const ConvShape& shape,
-                     const PanelOptions& options) {
+                     const PanelOptions& options, PackedConv reuse) {
   shape.check();
   WEFT_CHECK(options.row_order.empty() || shape.groups == 1,
              "a row order would mix the {} groups of channels", shape.groups);
-  PanelOptions per_tap = options;
-  per_tap.segment = shape.group_ins();
-  return pack_groups(weights, mask, shape, [&](MatrixView<const float> w, const Mask& m) {
-    return pack_panels(w, m, per_tap);
+  PackedConv packed = std::move(reuse);
+  packed.resize(static_cast<size_t>(shape.groups));
+  PanelOptions as_stored = options;
+  as_stored.ragged = true;
+  for_each_group(weights, mask, shape, [&](const float* w, const Mask& m, int64_t group) {
+    if (!options.ragged) require_tap_groups(m, options.pattern, shape.taps());
+    PackedMatrix& to = packed[static_cast<size_t>(group)];
+    to = pack_panels({w, m.rows(), m.cols()}, m, as_stored, std::move(to));
   });
+  return packed;
 }
 
 PackedConv pack_conv_transposed(const float* weights, const Mask& mask, const ConvShape& shape,
-                                const PanelOptions& options) {
+                                const PanelOptions& options, PackedConv reuse) {
   shape.check();
-  PanelOptions whole = options;
-  whole.segment = 0;
-  if (shape.group_ins() % options.pattern.block() != 0) {  // a block would go on in the next tap
-    whole.pattern = Pattern(options.pattern.keep(), options.pattern.group());
-  }
-  return pack_groups(weights, mask, shape, [&](MatrixView<const float> w, const Mask& m) {
-    return pack_panels_transposed(w, m, whole);
+  const std::vector<ConvPhase> phases = backward_phases(shape);
+  const WeightShape part{shape.group_outs(), shape.group_ins(), shape.taps()};
+  PackedConv packed = std::move(reuse);
+  packed.resize(phases.size() * static_cast<size_t>(shape.groups));
+  PanelOptions as_stored = options;
+  as_stored.ragged = true;
+  for_each_group(weights, mask, shape, [&](const float* w, const Mask& m, int64_t group) {
+    if (!options.ragged) require_groups_of_outs(m, part, options.pattern);
+    for (size_t p = 0; p < phases.size(); ++p) {
+      PackedMatrix& to = packed[p * static_cast<size_t>(shape.groups) + static_cast<size_t>(group)];
+      to = pack_filters_transposed(w, m, part, phases[p].taps, as_stored, std::move(to));
+    }
   });
+  return packed;
 }
 
 PackedConv pack_conv_gradient(const float* g, const Mask& mask, const ConvShape& shape,

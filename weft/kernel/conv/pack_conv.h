@@ -1,10 +1,12 @@
-// PackedConv: the sparse operand of a convolution, one packed matrix per group of channels, each
-// with its depth in order of tap.
+// PackedConv: the sparse operand of a convolution, a packed matrix per group of channels.
 //
-//   W   [group_outs, taps * group_ins]        Wᵀ  [taps * group_ins, group_outs]
+//   W   [group_outs, group_ins * taps]    as stored
+//   Wᵀ  [group_ins, group_outs * taps]    a matrix per phase (phases.h) and group, with the taps of
+//                                         the phase; phase by phase
 //   G   [group_outs, images * positions], its groups restart with every image
 //
-// Panel packs (pack/packed_matrix.h), which the caller owns.
+// Panel packs (pack/packed_matrix.h), which the caller owns. Inputs of one tap are not adjacent in
+// depth, so packs of weights are ragged; that the mask is N:M is checked before.
 #pragma once
 
 #include <optional>
@@ -17,13 +19,13 @@ namespace weft {
 
 using PackedConv = std::vector<PackedMatrix>;
 
-// weights: [outs, group_ins, kernel_h, kernel_w]; mask: [outs, group_ins * taps], as stored.
-// `segment` of the options is set here. The rows of Wᵀ that share are inputs of one tap; if blocks
-// of them do not fit a tap, rows are packed as if none shared.
+// weights: [outs, group_ins, kernel_h, kernel_w]; mask: [outs, group_ins * taps], as stored, N:M
+// along inputs, or, for Wᵀ, along outputs, unless `ragged`. The rows of Wᵀ that share are inputs.
+// `reuse`, the pack of an earlier step, lends its memory.
 PackedConv pack_conv(const float* weights, const Mask& mask, const ConvShape& shape,
-                     const PanelOptions& options);
+                     const PanelOptions& options, PackedConv reuse = {});
 PackedConv pack_conv_transposed(const float* weights, const Mask& mask, const ConvShape& shape,
-                                const PanelOptions& options);
+                                const PanelOptions& options, PackedConv reuse = {});
 // g: [images, outs, positions]; mask: [outs, images * positions].
 PackedConv pack_conv_gradient(const float* g, const Mask& mask, const ConvShape& shape,
                               const PanelOptions& options);

@@ -4,94 +4,94 @@
 #include <cstring>
 
 #include "weft/core/error.h"
-#include "weft/core/parallel.h"
 #include "weft/kernel/bf16_rows.h"
-#include "weft/kernel/conv/im2col.h"
+#include "weft/kernel/conv/gather.h"
+#include "weft/kernel/conv/image_rows.h"
+#include "weft/kernel/conv/phases.h"
 #include "weft/kernel/operand_check.h"
 #include "weft/kernel/panel/panel_product.h"
 
 namespace weft {
 namespace {
 
-// C = the outputs [group_outs, images * positions] of one group of y [images, outs, positions].
+// Where C [channels, images * positions] goes: planes of images, or every few pixels of them.
+struct Planes {
+  float* data = nullptr;  // the first position of the first channel of the first image
+  int64_t image_step = 0;
+  int64_t channel_step = 0;
+  int64_t out_height = 0, out_width = 0;
+  int64_t row_step = 0;  // from one row of positions to the next
+  int64_t col_step = 1;
+};
+
+// y = C + bias + beta * y.
 class PlanesSink : public TileSink {
  public:
-  PlanesSink(const ConvShape& shape, int64_t group, const float* bias, float beta, float* y)
-      : shape_(shape), first_out_(group * shape.group_outs()), bias_(bias), beta_(beta), y_(y) {}
+  PlanesSink(const Planes& planes, const float* bias, float beta)
+      : planes_(planes), bias_(bias), beta_(beta) {
+    if (planes.col_step == 1 && planes.row_step == planes.out_width) {  // planes without gaps
+      planes_.out_width *= planes.out_height;
+      planes_.out_height = 1;
+    }
+  }
 
   void take(const Range& range, const float* tile, int64_t stride) const override {
-    const int64_t positions = shape_.positions();
-    for (int64_t r = 0; r < range.rows; ++r) {
-      const int64_t out = first_out_ + range.first_row + r;
-      const float bias = bias_ ? bias_[out] : 0.0f;
-      const float* from = tile + r * stride;
-      for (int64_t col = range.first_col; col < range.first_col + range.cols;) {
-        const int64_t image = col / positions, position = col % positions;
-        const int64_t count = std::min(positions - position, range.first_col + range.cols - col);
-        float* to = y_ + (image * shape_.outs + out) * positions + position;
-        for (int64_t i = 0; i < count; ++i) {
-          const float sum = bias_ ? from[i] + bias : from[i];
-          to[i] = beta_ == 0.0f ? sum : sum + to[i];
-        }
-        from += count;
-        col += count;
+    const int64_t end = range.first_col + range.cols;
+    const int64_t positions = planes_.out_height * planes_.out_width;
+    for (int64_t col = range.first_col; col < end;) {
+      const int64_t image = col / positions, position = col % positions;
+      const int64_t p = position / planes_.out_width, q = position % planes_.out_width;
+      const int64_t count = std::min(planes_.out_width - q, end - col);
+      float* to = planes_.data + image * planes_.image_step + p * planes_.row_step +
+                  q * planes_.col_step + range.first_row * planes_.channel_step;
+      for (int64_t r = 0; r < range.rows; ++r) {
+        put(tile + r * stride + col - range.first_col, count,
+            bias_ ? bias_[range.first_row + r] : 0.0f, to + r * planes_.channel_step);
       }
+      col += count;
     }
   }
 
  private:
-  ConvShape shape_;
-  int64_t first_out_;
+  void put(const float* from, int64_t count, float bias, float* to) const {
+    const int64_t step = planes_.col_step;
+    if (step == 1 && beta_ == 0.0f && bias_ == nullptr) {
+      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+    } else if (beta_ == 0.0f && bias_ == nullptr) {
+      for (int64_t i = 0; i < count; ++i) to[i * step] = from[i];
+    } else if (beta_ == 0.0f) {
+      for (int64_t i = 0; i < count; ++i) to[i * step] = from[i] + bias;
+    } else if (bias_ == nullptr) {
+      for (int64_t i = 0; i < count; ++i) to[i * step] = from[i] + to[i * step];
+    } else {
+      for (int64_t i = 0; i < count; ++i) to[i * step] = (from[i] + bias) + to[i * step];
+    }
+  }
+
+  Planes planes_;
   const float* bias_;
   float beta_;
-  float* y_;
 };
 
-// B = the gradient [group_outs, positions] of one image and group, as stored.
-class PlanesSource : public PanelSource {
- public:
-  PlanesSource(const float* planes, int64_t positions) : planes_(planes), positions_(positions) {}
-  void copy(const Range& range, float* to, int64_t stride) const override {
-    for (int64_t r = 0; r < range.rows; ++r) {
-      std::memcpy(to + r * stride, planes_ + (range.first_row + r) * positions_ + range.first_col,
-                  static_cast<size_t>(range.cols) * sizeof(float));
-    }
-  }
-
- private:
-  const float* planes_;
-  int64_t positions_;
-};
-
-// C = columns [taps * group_ins, positions], kept for add_columns.
-class ColumnsSink : public TileSink {
- public:
-  ColumnsSink(float* columns, int64_t positions) : columns_(columns), positions_(positions) {}
-  void take(const Range& range, const float* tile, int64_t stride) const override {
-    for (int64_t r = 0; r < range.rows; ++r) {
-      std::memcpy(columns_ + (range.first_row + r) * positions_ + range.first_col,
-                  tile + r * stride, static_cast<size_t>(range.cols) * sizeof(float));
-    }
-  }
-
- private:
-  float* columns_;
-  int64_t positions_;
-};
-
-// C = the weights [group_outs, taps * group_ins] of one group of dw [outs, group_ins, taps].
+// C = the gradients of one group of dw [outs, group_ins, taps], columns as in image_rows.h.
 class FiltersSink : public TileSink {
  public:
-  FiltersSink(const ConvShape& shape, int64_t group, float beta, float* dw)
-      : shape_(shape), first_out_(group * shape.group_outs()), beta_(beta), dw_(dw) {}
+  FiltersSink(const ConvShape& shape, int64_t group, int64_t block, float beta, float* dw)
+      : shape_(shape),
+        first_out_(group * shape.group_outs()),
+        block_(block),
+        beta_(beta),
+        dw_(dw) {}
   void take(const Range& range, const float* tile, int64_t stride) const override {
     const int64_t taps = shape_.taps(), ins = shape_.group_ins();
+    const int64_t stripe = range.first_col / block_;
+    const int64_t tap = stripe % taps, channel = stripe / taps * block_;
+    const int64_t channels = std::min(block_, ins - channel);
     for (int64_t r = 0; r < range.rows; ++r) {
-      float* filter = dw_ + (first_out_ + range.first_row + r) * ins * taps;
-      for (int64_t c = 0; c < range.cols; ++c) {
-        const int64_t tap = (range.first_col + c) / ins, channel = (range.first_col + c) % ins;
-        float& to = filter[channel * taps + tap];
-        to = beta_ == 0.0f ? tile[r * stride + c] : tile[r * stride + c] + to;
+      float* to = dw_ + ((first_out_ + range.first_row + r) * ins + channel) * taps + tap;
+      const float* from = tile + r * stride;
+      for (int64_t c = 0; c < channels; ++c) {
+        to[c * taps] = beta_ == 0.0f ? from[c] : from[c] + to[c * taps];
       }
     }
   }
@@ -99,21 +99,58 @@ class FiltersSink : public TileSink {
  private:
   ConvShape shape_;
   int64_t first_out_;
+  int64_t block_;
   float beta_;
   float* dw_;
 };
 
-// Of a shape that was checked: its sizes divide by groups and strides.
-void check_call(const ConvShape& shape, const PackedConv& packed, int64_t rows, int64_t depth,
-                float beta) {
-  WEFT_CHECK(beta == 0.0f || beta == 1.0f, "beta {}: accepted are 0 and 1", beta);
-  WEFT_CHECK(static_cast<int64_t>(packed.size()) == shape.groups,
-             "{} packed matrices for a convolution of {} groups", packed.size(), shape.groups);
-  for (const PackedMatrix& one : packed) {
-    WEFT_CHECK(one.rows() == rows && one.depth() == depth,
-               "a packed matrix of {} x {} where the convolution takes {} x {}", one.rows(),
-               one.depth(), rows, depth);
+// What the taps of the kernel see of x, for the outputs.
+Gather gather_of_inputs(const ConvShape& s, const float* x, int64_t group) {
+  Gather gather;
+  gather.planes = x + group * s.group_ins() * s.height * s.width;
+  gather.images = s.images;
+  gather.image_step = s.ins * s.height * s.width;
+  gather.channels = s.group_ins();
+  gather.height = s.height;
+  gather.width = s.width;
+  gather.out_height = s.out_height();
+  gather.out_width = s.out_width();
+  gather.stride_h = s.stride_h;
+  gather.stride_w = s.stride_w;
+  for (int64_t tap = 0; tap < s.taps(); ++tap) {
+    gather.taps.push_back(
+        {tap / s.kernel_w * s.dilation_h - s.pad_h, tap % s.kernel_w * s.dilation_w - s.pad_w});
   }
+  return gather;
+}
+
+// What the taps of a phase see of g, for the inputs of the phase.
+Gather gather_of_gradients(const ConvShape& s, const ConvPhase& phase, const float* g,
+                           int64_t group) {
+  Gather gather;
+  gather.planes = g + group * s.group_outs() * s.positions();
+  gather.images = s.images;
+  gather.image_step = s.outs * s.positions();
+  gather.channels = s.group_outs();
+  gather.height = s.out_height();
+  gather.width = s.out_width();
+  gather.out_height = phase.height;
+  gather.out_width = phase.width;
+  gather.taps = phase.offsets;
+  return gather;
+}
+
+// Of a shape that was checked: its sizes divide by groups and strides.
+void check_call(const ConvShape& shape, const PackedConv& packed, int64_t matrices, float beta) {
+  WEFT_CHECK(beta == 0.0f || beta == 1.0f, "beta {}: accepted are 0 and 1", beta);
+  WEFT_CHECK(static_cast<int64_t>(packed.size()) == matrices,
+             "{} packed matrices for a convolution of {} groups", packed.size(), shape.groups);
+}
+
+void check_matrix(const PackedMatrix& one, int64_t rows, int64_t depth) {
+  WEFT_CHECK(one.rows() == rows && one.depth() == depth,
+             "a packed matrix of {} x {} where the convolution takes {} x {}", one.rows(),
+             one.depth(), rows, depth);
 }
 
 }  // namespace
@@ -121,49 +158,67 @@ void check_call(const ConvShape& shape, const PackedConv& packed, int64_t rows, 
 void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedConv& w,
                          const float* bias, float beta, float* y) {
   shape.check();
-  check_call(shape, w, shape.group_outs(), shape.taps() * shape.group_ins(), beta);
+  check_call(shape, w, shape.groups, beta);
+  for (const PackedMatrix& one : w) {
+    check_matrix(one, shape.group_outs(), shape.taps() * shape.group_ins());
+  }
   check_data("x", x, shape.x_size());
   check_data("y", y, shape.y_size());
+  const int64_t positions = shape.positions();
   for (int64_t g = 0; g < shape.groups; ++g) {
-    multiply_panels(w[static_cast<size_t>(g)], shape.images * shape.positions(),
-                    Im2colSource(shape, x, g), PlanesSink(shape, g, bias, beta, y));
+    const int64_t first = g * shape.group_outs();
+    const Planes planes{y + first * positions, shape.outs * positions, positions,
+                        shape.out_height(),    shape.out_width(),      shape.out_width()};
+    multiply_panels(w[static_cast<size_t>(g)], shape.images * positions,
+                    GatherSource(gather_of_inputs(shape, x, g)),
+                    PlanesSink(planes, bias ? bias + first : nullptr, beta));
   }
 }
 
 void sparse_conv_backward_data(const ConvShape& shape, const float* g,
                                const PackedConv& w_transposed, float beta, float* dx) {
   shape.check();
-  const int64_t rows = shape.taps() * shape.group_ins();
-  check_call(shape, w_transposed, rows, shape.group_outs(), beta);
+  const std::vector<ConvPhase> phases = backward_phases(shape);
+  check_call(shape, w_transposed, static_cast<int64_t>(phases.size()) * shape.groups, beta);
+  for (size_t i = 0; i < w_transposed.size(); ++i) {
+    const auto taps =
+        static_cast<int64_t>(phases[i / static_cast<size_t>(shape.groups)].taps.size());
+    check_matrix(w_transposed[i], shape.group_ins(), taps * shape.group_outs());
+  }
   check_data("g", g, shape.y_size());
   check_data("dx", dx, shape.x_size());
-  const int64_t positions = shape.positions(), plane = shape.height * shape.width;
-  // Images in parallel; a single image is split inside.
-  parallel_for(shape.images * shape.groups, [&](int64_t item) {
-    const int64_t image = item / shape.groups, group = item % shape.groups;
-    thread_local AlignedBuffer<float> scratch;
-    scratch.reserve(static_cast<size_t>(rows * positions));
-    float* columns = scratch.data();
-    const float* planes = g + (image * shape.outs + group * shape.group_outs()) * positions;
-    multiply_panels(w_transposed[static_cast<size_t>(group)], positions,
-                    PlanesSource(planes, positions), ColumnsSink(columns, positions));
-    parallel_for(shape.group_ins(), [&](int64_t channel) {
-      float* to = dx + (image * shape.ins + group * shape.group_ins() + channel) * plane;
-      if (beta == 0.0f) std::fill_n(to, plane, 0.0f);
-      add_columns(shape, columns + channel * positions, shape.group_ins() * positions, to);
-    });
-  });
+  const int64_t plane = shape.height * shape.width;
+  size_t matrix = 0;
+  for (const ConvPhase& phase : phases) {
+    for (int64_t group = 0; group < shape.groups; ++group) {
+      const Planes planes{dx + group * shape.group_ins() * plane + phase.y * shape.width + phase.x,
+                          shape.ins * plane,
+                          plane,
+                          phase.height,
+                          phase.width,
+                          shape.stride_h * shape.width,
+                          shape.stride_w};
+      multiply_panels(w_transposed[matrix++], shape.images * phase.height * phase.width,
+                      GatherSource(gather_of_gradients(shape, phase, g, group)),
+                      PlanesSink(planes, nullptr, beta));
+    }
+  }
 }
 
 void sparse_conv_backward_weight(const ConvShape& shape, const PackedConv& g, const float* x,
                                  float beta, float* dw) {
   shape.check();
-  check_call(shape, g, shape.group_outs(), shape.images * shape.positions(), beta);
+  check_call(shape, g, shape.groups, beta);
+  for (const PackedMatrix& one : g) {
+    check_matrix(one, shape.group_outs(), shape.images * shape.positions());
+  }
   check_data("x", x, shape.x_size());
   check_data("dw", dw, shape.w_size());
   for (int64_t group = 0; group < shape.groups; ++group) {
-    multiply_panels(g[static_cast<size_t>(group)], shape.taps() * shape.group_ins(),
-                    Im2rowSource(shape, x, group), FiltersSink(shape, group, beta, dw));
+    const PackedMatrix& of_group = g[static_cast<size_t>(group)];
+    const int64_t block = of_group.panel().tile.width;
+    const ImageRowsSource rows(shape, x, group, block);
+    multiply_panels(of_group, rows.cols(), rows, FiltersSink(shape, group, block, beta, dw));
   }
 }
 

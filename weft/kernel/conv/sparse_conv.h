@@ -1,13 +1,13 @@
 // The three products of a convolution with a sparse operand (pack_conv.h): the loop of the linear
-// layer, fed by im2col. Activations are NCHW.
+// layer (panel_product.h), with sources and sinks for planes. Activations are NCHW.
 //
 //   forward           y  = conv(x, W) + bias + beta * y
 //   backward, data    dx = conv_transpose(g, W)                           + beta * dx
 //   backward, weight  dw [outs, group_ins, kernel_h, kernel_w] = Σ g with x + beta * dw
 //
 // beta is 0 (the output is not read) or 1. Cost: as the linear product of [images * positions]
-// tokens; backward-data holds the columns of one image per thread, taps * group_ins * positions
-// floats. bf16 activations are expanded to fp32, and results rounded to the nearest bf16 once, at
+// tokens; backward-weight holds a block of channels of an image or a few per thread, height * width
+// * tile.width floats each. bf16 activations are expanded to fp32, and results rounded to the nearest bf16 once, at
 // the end; the copies are as large as the tensors, in memory that the calling thread keeps.
 //
 // Test: tests/kernel/conv/conv_test.cpp. Benchmark: `weft bench conv`.

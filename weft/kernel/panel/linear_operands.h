@@ -20,35 +20,45 @@ inline void copy_row(const float* from, int64_t size, float* to) {
 }
 inline void copy_row(const Bf16* from, int64_t size, float* to) { expand_here(from, size, to); }
 
-// B = the transpose of activations [cols, depth].
-template <typename T>
-class TransposedSource : public PanelSource {
+// A source whose copies have nothing in common: Copy is called with (range, to, stride).
+template <typename Copy>
+class SourceOf : public PanelSource {
  public:
-  explicit TransposedSource(MatrixView<const T> x) : x_(x) {}
-  void copy(const Range& range, float* to, int64_t stride) const override {
-    transpose(TransposeOf<T, float>{x_.data + range.first_col * x_.row_stride + range.first_row,
-                                    x_.row_stride, range.cols, range.rows, to, stride});
+  explicit SourceOf(Copy copy) : copy_(copy) {}
+  std::unique_ptr<BandReader> band(int64_t, int64_t) const override {
+    return std::make_unique<Reader>(copy_);
   }
 
  private:
-  MatrixView<const T> x_;
+  struct Reader : BandReader {
+    explicit Reader(const Copy& copy) : copy_of(copy) {}
+    void copy(const Range& range, float* to, int64_t stride) override {
+      copy_of(range, to, stride);
+    }
+    const Copy& copy_of;
+  };
+  Copy copy_;
 };
+
+// B = the transpose of activations [cols, depth].
+template <typename T>
+auto transposed_source(MatrixView<const T> x) {
+  return SourceOf([x](const Range& range, float* to, int64_t stride) {
+    transpose(TransposeOf<T, float>{x.data + range.first_col * x.row_stride + range.first_row,
+                                    x.row_stride, range.cols, range.rows, to, stride});
+  });
+}
 
 // B = activations [depth, cols] as stored.
 template <typename T>
-class PlainSource : public PanelSource {
- public:
-  explicit PlainSource(MatrixView<const T> x) : x_(x) {}
-  void copy(const Range& range, float* to, int64_t stride) const override {
+auto plain_source(MatrixView<const T> x) {
+  return SourceOf([x](const Range& range, float* to, int64_t stride) {
     for (int64_t r = 0; r < range.rows; ++r) {
-      copy_row(x_.data + (range.first_row + r) * x_.row_stride + range.first_col, range.cols,
+      copy_row(x.data + (range.first_row + r) * x.row_stride + range.first_col, range.cols,
                to + r * stride);
     }
-  }
-
- private:
-  MatrixView<const T> x_;
-};
+  });
+}
 
 // C is the transpose of activations [cols, rows].
 template <typename T>

@@ -13,7 +13,7 @@ void forward_as(MatrixView<const T> x, const PackedMatrix& w, const float* bias,
   check_beta(beta);
   check_operand("x", x, x.rows, w.depth());
   check_operand("y", y, x.rows, w.rows());
-  multiply_panels(w, x.rows, TransposedSource<T>(x), TransposedSink<T>(y, bias, beta));
+  multiply_panels(w, x.rows, transposed_source(x), TransposedSink<T>(y, bias, beta));
 }
 
 template <typename T>
@@ -22,8 +22,7 @@ void backward_data_as(MatrixView<const T> g, const PackedMatrix& w_transposed, f
   check_beta(beta);
   check_operand("g", g, g.rows, w_transposed.depth());
   check_operand("dx", dx, g.rows, w_transposed.rows());
-  multiply_panels(w_transposed, g.rows, TransposedSource<T>(g),
-                  TransposedSink<T>(dx, nullptr, beta));
+  multiply_panels(w_transposed, g.rows, transposed_source(g), TransposedSink<T>(dx, nullptr, beta));
 }
 
 template <typename T>
@@ -32,7 +31,7 @@ void backward_weight_as(const PackedMatrix& g_transposed, MatrixView<const T> x,
   check_beta(beta);
   check_operand("x", x, g_transposed.depth(), x.cols);
   check_operand("dw", dw, g_transposed.rows(), x.cols);
-  multiply_panels(g_transposed, x.cols, PlainSource<T>(x), PlainSink(dw, beta));
+  multiply_panels(g_transposed, x.cols, plain_source(x), PlainSink(dw, beta));
 }
 
 }  // namespace

@@ -15,8 +15,10 @@ namespace {
 // A tile of C is written by one panel and read by the next: it must stay in L2, beside the panels
 // of B that are in use and the part of the pack that passes through.
 constexpr int64_t kTileBytes = 64 << 10;
-constexpr int64_t kDepthAtOnce = 4096;  // of B, copied together
-constexpr int64_t kVector = 16;         // stripes are cut at multiples of it: a cache line
+// Of a band whose panels are copied one by one, C is read and written with every panel: all of it
+// must stay in L2.
+constexpr int64_t kBandBytes = 256 << 10;
+constexpr int64_t kVector = 16;  // stripes are cut at multiples of it: a cache line
 // Multiply-adds from which on a second thread is woken: about 20 us of one. Of half as much two
 // threads make 0.7 to 1.6 of the time, and on a busy machine waiting for one can take a thousand
 // times as long.
@@ -24,30 +26,45 @@ constexpr double kWorthThreads = 1 << 20;
 
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// How the columns and rows of C are cut into work items. Only the order of the work depends on the
-// number of threads.
+// How the columns and rows of C are cut into work items, bands x parts. Only the order of the work
+// depends on the number of threads.
 struct Cut {
   int64_t stripe = 0;  // columns
-  int64_t stripes = 0;
+  int64_t band = 0;    // columns: whole stripes
+  int64_t bands = 0;
   int64_t part = 0;  // cells
   int64_t parts = 0;
 };
 
-// whole: stripes must not be cut into parts, so there are more of them.
-Cut cut(const PanelView& a, int64_t cols, int64_t block_cells, int workers, bool whole) {
-  Cut cut;
-  cut.stripes = ceil_div(cols, a.tile.width);
+int64_t panels_at_once(const PanelView& a, const PanelSource& b) {
+  return std::clamp<int64_t>(b.depth_at_once() / a.tile.depth, 1, std::max<int64_t>(1, a.panels));
+}
+
+// Equal stripes, and as many as keep all threads busy to the end.
+int64_t stripe_columns(const PanelView& a, int64_t cols, int workers, bool whole) {
+  int64_t stripes = ceil_div(cols, a.tile.width);
   if (whole && workers > 1) {
-    cut.stripes = std::max(cut.stripes, std::min<int64_t>(workers, ceil_div(cols, kVector)));
+    stripes = std::max(stripes, std::min<int64_t>(workers, ceil_div(cols, kVector)));
   }
-  // Equal stripes, and as many as keep all threads busy to the end.
-  if (cut.stripes > workers) cut.stripes = round_up(cut.stripes, workers);
-  cut.stripe = round_up(ceil_div(cols, cut.stripes), kVector);
-  cut.stripes = ceil_div(cols, cut.stripe);
-  // Parts of a stripe copy B once each, so only when stripes are too few.
+  if (stripes > workers) stripes = round_up(stripes, workers);
+  return round_up(ceil_div(cols, stripes), kVector);
+}
+
+// whole: stripes must not be cut into parts, so there are more of them.
+Cut cut(const PanelView& a, int64_t cols, const PanelSource& b, int workers, bool whole) {
+  const int64_t block_cells = a.row_stride;  // whole blocks of sharing rows; 1 without sharing
+  Cut cut;
+  cut.stripe = b.stripes_per_band() > 1 ? a.tile.width : stripe_columns(a, cols, workers, whole);
+  cut.band = cut.stripe * b.stripes_per_band();
+  cut.bands = ceil_div(cols, cut.band);
+  // Parts of a band copy B once each, so only when bands are too few, or C would not fit.
   const int64_t blocks = ceil_div(a.cells, block_cells);
-  const int64_t wanted =
-      whole || cut.stripes >= 2 * workers || workers == 1 ? 1 : ceil_div(2 * workers, cut.stripes);
+  int64_t wanted =
+      whole || cut.bands >= 2 * workers || workers == 1 ? 1 : ceil_div(2 * workers, cut.bands);
+  if (!whole && a.panels > 1 && panels_at_once(a, b) == 1) {
+    const int64_t c_bytes = a.cells * a.share * cut.band * int64_t{sizeof(float)};
+    wanted = std::max(wanted, ceil_div(c_bytes, kBandBytes));
+  }
   cut.part = ceil_div(blocks, std::min(wanted, blocks)) * block_cells;
   cut.parts = ceil_div(a.cells, cut.part);
   return cut;
@@ -55,73 +72,88 @@ Cut cut(const PanelView& a, int64_t cols, int64_t block_cells, int workers, bool
 
 struct Scratch {
   AlignedBuffer<float> panels;  // B: [depth in hand, tile.width]
-  AlignedBuffer<float> tile;    // C: [rows in hand, tile.width]
+  AlignedBuffer<float> tiles;   // C: [stripes of the band, rows in hand, tile.width]
 };
 
-// One stripe of B and C, for the cells [first_cell, last_cell).
-class StripeProduct {
+// One band of B and C, for the cells [first_cell, last_cell).
+class BandProduct {
  public:
   // places: of rows that are to be gathered, where each of them stands; null: not.
-  StripeProduct(const PanelView& a, Range stripe, int64_t first_cell, int64_t last_cell,
-                const int64_t* places)
+  BandProduct(const PanelView& a, Range band, int64_t stripe, int64_t first_cell, int64_t last_cell,
+              const int64_t* places)
       : a_(a),
         places_(places),
+        band_(band),
         stripe_(stripe),
         stride_(a.tile.width),
-        width_(round_up(stripe.cols, kVector)),
         first_cell_(first_cell),
-        last_cell_(last_cell),
-        panels_at_once_(
-            std::clamp<int64_t>(kDepthAtOnce / a.tile.depth, 1, std::max<int64_t>(1, a.panels))) {
-    // Of a depth that is copied in one go, tiles of C are finished one by one. Otherwise all of C
-    // is in hand until the last copy.
-    const int64_t block_cells = a.row_stride;
-    const int64_t block_bytes = block_cells * a.share * stride_ * int64_t{sizeof(float)};
-    const int64_t blocks = std::max<int64_t>(1, kTileBytes / block_bytes);
-    tile_cells_ = blocks * block_cells;
-    const bool at_once = a.panels <= panels_at_once_ && places == nullptr;
-    cells_in_hand_ = at_once ? tile_cells_ : round_up(last_cell - first_cell, block_cells);
-  }
+        last_cell_(last_cell) {}
 
-  void run(const PanelSource& b, const TileSink& c) const {
+  void run(const PanelSource& b, const TileSink& c) {
     thread_local Scratch scratch;
-    scratch.panels.reserve(static_cast<size_t>(panels_at_once_ * a_.tile.depth * stride_));
-    scratch.tile.reserve(static_cast<size_t>(cells_in_hand_ * a_.share * stride_));
+    const int64_t stripes = ceil_div(band_.cols, stripe_), at_once = panels_at_once(a_, b);
+    plan_tiles(stripes == 1 && a_.panels <= at_once && places_ == nullptr);
+    const int64_t tile_size = cells_in_hand_ * a_.share * stride_;
+    scratch.panels.reserve(static_cast<size_t>(at_once * a_.tile.depth * stride_));
+    scratch.tiles.reserve(static_cast<size_t>(stripes * tile_size));
+    const std::unique_ptr<BandReader> reader = b.band(band_.first_col, band_.cols);
     int64_t first_panel = 0;
     do {
-      const int64_t last_panel = std::min(a_.panels, first_panel + panels_at_once_);
-      copy(b, first_panel, last_panel, scratch.panels.data());
-      for (int64_t cell = first_cell_; cell < last_cell_; cell += tile_cells_) {
-        const int64_t in_hand = (cell - first_cell_) % cells_in_hand_;
-        float* tile = scratch.tile.data() + in_hand * a_.share * stride_;
-        multiply_tile(cell, first_panel, last_panel, scratch.panels.data(), tile);
-        if (last_panel == a_.panels && places_ == nullptr) give(c, cell, tile);
+      const int64_t last_panel = std::min(a_.panels, first_panel + at_once);
+      const int64_t first_row = first_panel * a_.tile.depth;
+      const int64_t rows = std::min(a_.depth, last_panel * a_.tile.depth) - first_row;
+      for (int64_t s = 0; s < stripes; ++s) {
+        const Range in_b{first_row, rows, band_.first_col + s * stripe_,
+                         std::min(stripe_, band_.cols - s * stripe_)};
+        copy(*reader, in_b, scratch.panels.data());
+        multiply_stripe(in_b, first_panel, last_panel, scratch, s * tile_size, c);
       }
       first_panel = last_panel;
     } while (first_panel < a_.panels);
-    if (places_ != nullptr) give_all(c, scratch.tile.data());
   }
 
  private:
+  // one_by_one: tiles of C are finished one after the other, since B is copied in one go.
+  // Otherwise all of C is in hand until the last copy.
+  void plan_tiles(bool one_by_one) {
+    const int64_t block_cells = a_.row_stride;
+    const int64_t block_bytes = block_cells * a_.share * stride_ * int64_t{sizeof(float)};
+    tile_cells_ = std::max<int64_t>(1, kTileBytes / block_bytes) * block_cells;
+    cells_in_hand_ = one_by_one ? tile_cells_ : round_up(last_cell_ - first_cell_, block_cells);
+  }
+
   int64_t end_of_tile(int64_t cell) const { return std::min(last_cell_, cell + tile_cells_); }
 
-  void copy(const PanelSource& b, int64_t first_panel, int64_t last_panel, float* panels) const {
-    const int64_t first = first_panel * a_.tile.depth;
-    const int64_t rows = std::min(a_.depth, last_panel * a_.tile.depth) - first;
-    if (rows <= 0) return;
-    b.copy({first, rows, stripe_.first_col, stripe_.cols}, panels, stride_);
-    if (width_ == stripe_.cols) return;
-    for (int64_t k = 0; k < rows; ++k) {
-      std::fill_n(panels + k * stride_ + stripe_.cols, width_ - stripe_.cols, 0.0f);
+  void copy(BandReader& reader, const Range& in_b, float* panels) const {
+    if (in_b.rows <= 0) return;
+    reader.copy(in_b, panels, stride_);
+    const int64_t width = round_up(in_b.cols, kVector);
+    if (width == in_b.cols) return;
+    for (int64_t k = 0; k < in_b.rows; ++k) {
+      std::fill_n(panels + k * stride_ + in_b.cols, width - in_b.cols, 0.0f);
     }
   }
 
-  void multiply_tile(int64_t cell, int64_t first_panel, int64_t last_panel, const float* panels,
-                     float* tile) const {
+  // The panels that were copied last; C of this stripe begins at tiles + at.
+  void multiply_stripe(const Range& in_b, int64_t first_panel, int64_t last_panel, Scratch& scratch,
+                       int64_t at, const TileSink& c) const {
+    for (int64_t cell = first_cell_; cell < last_cell_; cell += tile_cells_) {
+      const int64_t in_hand = (cell - first_cell_) % cells_in_hand_;
+      float* tile = scratch.tiles.data() + at + in_hand * a_.share * stride_;
+      multiply_tile(cell, in_b, first_panel, last_panel, scratch.panels.data(), tile);
+      if (last_panel == a_.panels && places_ == nullptr) give(c, cell, in_b, tile);
+    }
+    if (last_panel == a_.panels && places_ != nullptr) {
+      give_all(c, in_b, scratch.tiles.data() + at);
+    }
+  }
+
+  void multiply_tile(int64_t cell, const Range& in_b, int64_t first_panel, int64_t last_panel,
+                     const float* panels, float* tile) const {
     PanelJob job;
     job.first_cell = cell;
     job.last_cell = end_of_tile(cell);
-    job.width = static_cast<int>(width_);
+    job.width = static_cast<int>(round_up(in_b.cols, kVector));
     job.c = tile;
     if (a_.panels == 0) {
       std::fill_n(tile, (job.last_cell - cell) * a_.share * stride_, 0.0f);
@@ -133,36 +165,35 @@ class StripeProduct {
     }
   }
 
-  void give(const TileSink& c, int64_t cell, const float* tile) const {
+  void give(const TileSink& c, int64_t cell, const Range& in_b, const float* tile) const {
     const int64_t first_row = a_.first_row(cell);
     const int64_t rows = std::min(a_.rows - first_row, (end_of_tile(cell) - cell) * a_.share);
     if (a_.order == nullptr) {
-      c.take({first_row, rows, stripe_.first_col, stripe_.cols}, tile, stride_);
+      c.take({first_row, rows, in_b.first_col, in_b.cols}, tile, stride_);
       return;
     }
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t row = a_.order[first_row + r];
-      c.take({row, 1, stripe_.first_col, stripe_.cols}, tile + r * stride_, stride_);
+      c.take({row, 1, in_b.first_col, in_b.cols}, tile + r * stride_, stride_);
     }
   }
 
   // All cells are in hand: a place is a row of the scratch.
-  void give_all(const TileSink& c, const float* tile) const {
+  void give_all(const TileSink& c, const Range& in_b, const float* tile) const {
     std::vector<const float*> rows(static_cast<size_t>(a_.rows));
     for (size_t r = 0; r < rows.size(); ++r) rows[r] = tile + places_[r] * stride_;
-    c.gather({0, a_.rows, stripe_.first_col, stripe_.cols}, rows.data());
+    c.gather({0, a_.rows, in_b.first_col, in_b.cols}, rows.data());
   }
 
   const PanelView& a_;
   const int64_t* places_;
-  Range stripe_;
+  Range band_;
+  int64_t stripe_;  // columns
   int64_t stride_;
-  int64_t width_;
   int64_t first_cell_;
   int64_t last_cell_;
-  int64_t panels_at_once_;
-  int64_t tile_cells_;     // computed before the next ones begin
-  int64_t cells_in_hand_;  // whose sums are in the scratch
+  int64_t tile_cells_ = 0;     // computed before the next ones begin
+  int64_t cells_in_hand_ = 0;  // whose sums are in the scratch
 };
 
 }  // namespace
@@ -177,22 +208,21 @@ void multiply_panels(const PackedMatrix& packed, int64_t cols, const PanelSource
                      const TileSink& c) {
   const PanelView a = packed.panel();
   if (a.rows == 0 || cols == 0) return;
-  const int64_t block_cells = a.row_stride;  // whole blocks of sharing rows; 1 without sharing
   const double products =
       static_cast<double>(a.starts[a.panels * a.cells]) * a.share * static_cast<double>(cols);
   const int workers = products < kWorthThreads ? 1 : threads();
   std::vector<int64_t> places;  // of rows that are gathered
   if (a.order != nullptr && c.gathers()) places = places_of(a.order, a.rows);
-  const Cut work = cut(a, cols, block_cells, workers, !places.empty());
+  const Cut work = cut(a, cols, b, workers, !places.empty());
   const auto multiply_item = [&](int64_t item) {
-    const int64_t first_col = item / work.parts * work.stripe;
+    const int64_t first_col = item / work.parts * work.band;
     const int64_t first_cell = item % work.parts * work.part;
-    const Range stripe{0, 0, first_col, std::min(work.stripe, cols - first_col)};
-    StripeProduct(a, stripe, first_cell, std::min(a.cells, first_cell + work.part),
-                  places.empty() ? nullptr : places.data())
+    const Range band{0, 0, first_col, std::min(work.band, cols - first_col)};
+    BandProduct(a, band, work.stripe, first_cell, std::min(a.cells, first_cell + work.part),
+                places.empty() ? nullptr : places.data())
         .run(b, c);
   };
-  const int64_t items = work.stripes * work.parts;
+  const int64_t items = work.bands * work.parts;
   if (workers > 1) return parallel_for(items, multiply_item);
   for (int64_t item = 0; item < items; ++item) multiply_item(item);
 }

@@ -10,11 +10,14 @@
 //   rows,  A   |    | C  |    |                    Threads take stripes, or parts of one when there
 //   blocks     +----+----+----+                    are few. The result does not depend on them.
 //
+// Stripes that share work when they are copied make up a band: one thread computes them together.
+//
 // Cost: 2 * kept * cols flops; B is copied once, C once. Where rows are gathered (TileSink) a
 // thread has a stripe of C in memory, rows * tile.width floats, and stripes are not cut into parts:
 // of few columns fewer threads have work.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "weft/pack/packed_matrix.h"
@@ -29,11 +32,26 @@ struct Range {
   int64_t cols = 0;
 };
 
+// Copies the stripes of one band for one thread, and keeps what their copies have in common.
+class BandReader {
+ public:
+  virtual ~BandReader() = default;
+  // Copies a range of B, row r to `to + r * stride`. `to` is on a cache line, and `stride` is a
+  // multiple of a line: a copy may write zeros behind the columns, up to the end of their line.
+  virtual void copy(const Range& range, float* to, int64_t stride) = 0;
+};
+
 class PanelSource {
  public:
   virtual ~PanelSource() = default;
-  // Copies a range of B, row r to `to + r * stride`.
-  virtual void copy(const Range& range, float* to, int64_t stride) const = 0;
+  virtual std::unique_ptr<BandReader> band(int64_t first_col, int64_t cols) const = 0;
+
+  // Stripes in a band. More than one: stripes have tile.width columns each.
+  virtual int64_t stripes_per_band() const { return 1; }
+  // Rows of B that are copied before they are multiplied, if a panel is not deeper. Many are best
+  // where a copy is expensive, since C then need not wait for the next copy; few are best where it
+  // is cheap, since they are still in L1.
+  virtual int64_t depth_at_once() const { return 4096; }
 };
 
 class TileSink {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
 
@@ -51,15 +52,39 @@ int whole_depth(int depth, double density, int share, int group) {
   return share == 1 && fours * 8 >= whole * 7 ? fours : whole;
 }
 
+constexpr int kLine = 16;  // floats
+
+int width_of(double density, int share) {
+  return (vectors(density, share) * vector_floats() + kLine - 1) / kLine * kLine;
+}
+
+// Rows of a panel of that width.
+int depth_of(int width, double density) {
+  return std::min(l1_bytes() / 8 * (density > 0.2 ? 6 : 9), 1 << 16) / (width * 4);
+}
+
 }  // namespace
 
 PackTile tile_for(double density, int share, int group) {
   WEFT_CHECK(density >= 0.0 && density <= 1.0 && share >= 1 && group >= 1,
              "no panel size for density {}, {} sharing rows, groups of {}", density, share, group);
-  constexpr int kLine = 16;  // floats
-  const int width = (vectors(density, share) * vector_floats() + kLine - 1) / kLine * kLine;
-  const int budget = std::min(l1_bytes() / 8 * (density > 0.2 ? 6 : 9), 1 << 16);
-  return {whole_depth(budget / (width * 4), density, share, group), width};
+  const int width = width_of(density, share);
+  return {whole_depth(depth_of(width, density), density, share, group), width};
+}
+
+PackTile conv_tile_for(double density, int share, int64_t taps) {
+  const int width = width_of(density, share), depth = depth_of(width, density);
+  const int64_t channels = taps == 0 ? 0 : depth / taps;
+  return {channels == 0 ? depth : static_cast<int>(channels * taps), width};
+}
+
+PackTile conv_gradient_tile_for(const Pattern& pattern, int64_t ins) {
+  constexpr int64_t kMostChannels = 64;
+  const int64_t blocks = std::max<int64_t>(1, ceil_div(ins, kMostChannels));
+  const int64_t lines = std::max<int64_t>(1, ceil_div(ceil_div(ins, blocks), kLine));
+  const int width = static_cast<int>(lines * kLine);
+  const double density = static_cast<double>(pattern.keep()) / pattern.group();
+  return {whole_depth(depth_of(width, density), density, pattern.share(), pattern.group()), width};
 }
 
 }  // namespace weft

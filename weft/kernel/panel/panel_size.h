@@ -19,4 +19,9 @@ inline PackTile tile_for(const Pattern& pattern) {
                   pattern.group());
 }
 
+// The same for the weights of a convolution (conv/pack_conv.h): whole channels of `taps` taps.
+PackTile conv_tile_for(double density, int share, int64_t taps);
+// For its gradients: stripes are blocks of input channels, about equal ones.
+PackTile conv_gradient_tile_for(const Pattern& pattern, int64_t ins);
+
 }  // namespace weft
