@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <optional>
 
 #include "tests/conv_terms.h"
 #include "tests/products.h"
+#include "weft/core/aligned_buffer.h"
+#include "weft/kernel/conv/plane_rows.h"
 #include "weft/kernel/conv/sparse_conv.h"
 #include "weft/plan/timings.h"
 
@@ -431,6 +434,36 @@ TEST_P(ConvProducts, CarryNanAndInfinityThroughKeptWeightsOnly) {
       if (HasFatalFailure()) return;
     }
   }
+}
+
+// Past the caches or not, on a line or not: the same numbers, and nothing beside them.
+TEST(PlaneRows, ArePutWhereTheyBelong) {
+  constexpr int64_t kRows = 3, kStride = 96;
+  AlignedBuffer<float> from(kRows * kStride), to(kRows * 160);
+  for (size_t i = 0; i < from.size(); ++i) from.data()[i] = static_cast<float>(i);
+  const std::array<float, kRows> bias = {0.5f, -2.0f, 1000.0f};
+  for_each_isa([&](const std::string& isa) {
+    for (const int64_t count : {1, 15, 16, 17, 48, 96}) {
+      for (const int64_t shift : {0, 1, 16}) {
+        for (const int64_t step : {128, 131}) {
+          for (const bool past : {false, true}) {
+            std::fill_n(to.data(), to.size(), NAN);
+            put_plane_rows({from.data(), kStride, kRows, count, past ? bias.data() : nullptr,
+                            to.data() + shift, step, past});
+            std::vector<float> want(to.size(), NAN);
+            for (int64_t r = 0; r < kRows; ++r) {
+              for (int64_t i = 0; i < count; ++i) {
+                want[static_cast<size_t>(shift + r * step + i)] =
+                    from.data()[r * kStride + i] + (past ? bias[static_cast<size_t>(r)] : 0.0f);
+              }
+            }
+            ASSERT_EQ(std::memcmp(to.data(), want.data(), want.size() * sizeof(float)), 0)
+                << isa << ", " << count << " at " << shift << ", step " << step << ", " << past;
+          }
+        }
+      }
+    }
+  });
 }
 
 // Also where the last block of inputs that share is cut short.

@@ -57,6 +57,18 @@ class StripeProgram {
     }
   }
 
+  // Of a single tap: every line of a plane is read once, and the next channel is on another page.
+  // Lines that several taps read are in the cache already.
+  void foresee(int64_t first_row, int64_t rows, std::vector<const float*>& lines) const {
+    if (gather_.taps.size() != 1) return;
+    for (int64_t channel = first_row; channel < first_row + rows; ++channel) {
+      const float* plane = gather_.planes + channel * gather_.height * gather_.width;
+      for (const GatherLoad& load : loads_) {
+        lines.push_back(plane + load.from + load.first * gather_.stride_w);
+      }
+    }
+  }
+
  private:
   // Columns [col, col + count) of B, which one tap sees in runs of one output row each.
   void add_vector(const TapOffset& tap, int64_t col, int64_t to, int64_t count) {
@@ -100,6 +112,9 @@ class GatherReader : public BandReader {
       : program_(gather, first_col, cols) {}
   void copy(const Range& range, float* to, int64_t stride) override {
     program_.run(range.first_row, range.rows, to, stride);
+  }
+  void foresee(const Range& range, std::vector<const float*>& lines) const override {
+    program_.foresee(range.first_row, range.rows, lines);
   }
 
  private:

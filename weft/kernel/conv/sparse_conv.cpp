@@ -1,13 +1,13 @@
 #include "weft/kernel/conv/sparse_conv.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "weft/core/error.h"
 #include "weft/kernel/bf16_rows.h"
 #include "weft/kernel/conv/gather.h"
 #include "weft/kernel/conv/image_rows.h"
 #include "weft/kernel/conv/phases.h"
+#include "weft/kernel/conv/plane_rows.h"
 #include "weft/kernel/operand_check.h"
 #include "weft/kernel/panel/panel_product.h"
 
@@ -22,7 +22,11 @@ struct Planes {
   int64_t out_height = 0, out_width = 0;
   int64_t row_step = 0;  // from one row of positions to the next
   int64_t col_step = 1;
+  bool past_caches = false;
 };
+
+// Whether a result is too large to be in a cache when it is needed.
+bool is_large(int64_t elements) { return elements > int64_t{16 << 20} / int64_t{sizeof(float)}; }
 
 // y = C + bias + beta * y.
 class PlanesSink : public TileSink {
@@ -42,29 +46,32 @@ class PlanesSink : public TileSink {
       const int64_t image = col / positions, position = col % positions;
       const int64_t p = position / planes_.out_width, q = position % planes_.out_width;
       const int64_t count = std::min(planes_.out_width - q, end - col);
-      float* to = planes_.data + image * planes_.image_step + p * planes_.row_step +
-                  q * planes_.col_step + range.first_row * planes_.channel_step;
-      for (int64_t r = 0; r < range.rows; ++r) {
-        put(tile + r * stride + col - range.first_col, count,
-            bias_ ? bias_[range.first_row + r] : 0.0f, to + r * planes_.channel_step);
-      }
+      PlaneRows block;
+      block.from = tile + col - range.first_col;
+      block.from_step = stride;
+      block.rows = range.rows;
+      block.count = count;
+      block.bias = bias_ ? bias_ + range.first_row : nullptr;
+      block.to = planes_.data + image * planes_.image_step + p * planes_.row_step +
+                 q * planes_.col_step + range.first_row * planes_.channel_step;
+      block.to_step = planes_.channel_step;
+      block.past_caches = planes_.past_caches;
+      planes_.col_step == 1 && beta_ == 0.0f ? put_plane_rows(block) : put(block);
       col += count;
     }
   }
 
  private:
-  void put(const float* from, int64_t count, float bias, float* to) const {
+  // Pixel by pixel, or added to what is there.
+  void put(const PlaneRows& block) const {
     const int64_t step = planes_.col_step;
-    if (step == 1 && beta_ == 0.0f && bias_ == nullptr) {
-      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
-    } else if (beta_ == 0.0f && bias_ == nullptr) {
-      for (int64_t i = 0; i < count; ++i) to[i * step] = from[i];
-    } else if (beta_ == 0.0f) {
-      for (int64_t i = 0; i < count; ++i) to[i * step] = from[i] + bias;
-    } else if (bias_ == nullptr) {
-      for (int64_t i = 0; i < count; ++i) to[i * step] = from[i] + to[i * step];
-    } else {
-      for (int64_t i = 0; i < count; ++i) to[i * step] = (from[i] + bias) + to[i * step];
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const float* from = block.from + r * block.from_step;
+      float* to = block.to + r * block.to_step;
+      for (int64_t i = 0; i < block.count; ++i) {
+        const float sum = block.bias ? from[i] + block.bias[r] : from[i];
+        to[i * step] = beta_ == 0.0f ? sum : sum + to[i * step];
+      }
     }
   }
 
@@ -167,8 +174,9 @@ void sparse_conv_forward(const ConvShape& shape, const float* x, const PackedCon
   const int64_t positions = shape.positions();
   for (int64_t g = 0; g < shape.groups; ++g) {
     const int64_t first = g * shape.group_outs();
-    const Planes planes{y + first * positions, shape.outs * positions, positions,
-                        shape.out_height(),    shape.out_width(),      shape.out_width()};
+    const Planes planes{
+        y + first * positions, shape.outs * positions, positions, shape.out_height(),
+        shape.out_width(),     shape.out_width(),      1,         is_large(shape.y_size())};
     multiply_panels(w[static_cast<size_t>(g)], shape.images * positions,
                     GatherSource(gather_of_inputs(shape, x, g)),
                     PlanesSink(planes, bias ? bias + first : nullptr, beta));
@@ -197,7 +205,8 @@ void sparse_conv_backward_data(const ConvShape& shape, const float* g,
                           phase.height,
                           phase.width,
                           shape.stride_h * shape.width,
-                          shape.stride_w};
+                          shape.stride_w,
+                          is_large(shape.x_size())};
       multiply_panels(w_transposed[matrix++], shape.images * phase.height * phase.width,
                       GatherSource(gather_of_gradients(shape, phase, g, group)),
                       PlanesSink(planes, nullptr, beta));

@@ -66,8 +66,15 @@ HWY_INLINE void StoreSums(const Vec (&sums)[V], float* HWY_RESTRICT c) {
   for (int v = 0; v < V; ++v) hn::Store(sums[v], D(), c + v * hn::MaxLanes(D()));
 }
 
+// A line's address is computed once. g++ would add the offset in each multiply-add instead, which
+// Intel's CPUs then split in two: with AVX-512 on a Skylake the loop ran at 54 % of the peak, and so
+// at 60 %. Not tried with AVX2.
 HWY_INLINE const float* LineAt(const float* HWY_RESTRICT b, size_t offset) {
-  return reinterpret_cast<const float*>(reinterpret_cast<const uint8_t*>(b) + offset);
+  const auto* line = reinterpret_cast<const float*>(reinterpret_cast<const uint8_t*>(b) + offset);
+#if HWY_TARGET <= HWY_AVX3 && HWY_COMPILER_GCC_ACTUAL
+  asm("" : "+r"(line));
+#endif
+  return line;
 }
 
 template <int V>
@@ -168,6 +175,13 @@ HWY_INLINE void MultiplyPair(const Entries<T>& upper, const Entries<T>& lower,
   StoreSums(sums1, c + c_stride);
 }
 
+HWY_INLINE void FetchSome(Prefetch* prefetch) {
+  if (prefetch == nullptr) return;
+  for (int64_t i = prefetch->per_pair; i > 0 && prefetch->next < prefetch->end; --i) {
+    __builtin_prefetch(*prefetch->next++, /*for reading*/ 0, /*into L2*/ 2);
+  }
+}
+
 // Rows that share nothing.
 template <int V, typename T>
 HWY_NOINLINE void MultiplyRows(const PanelView& a, const PanelJob& job, int first_column) {
@@ -186,6 +200,7 @@ HWY_NOINLINE void MultiplyRows(const PanelView& a, const PanelJob& job, int firs
     return row;
   };
   for (; last - start >= 2; start += 2, c += 2 * stride) {
+    FetchSome(job.prefetch);
     const Entries<T> upper = take(start[1] - start[0]);
     MultiplyPair<V>(upper, take(start[2] - start[1]), b, c, stride, first);
   }

@@ -10,6 +10,14 @@
 
 namespace weft {
 
+// Lines of memory that will be needed soon: a few are fetched into L2 with every two rows of C. All
+// at once they would wait for each other.
+struct Prefetch {
+  const float* const* next = nullptr;
+  const float* const* end = nullptr;
+  int64_t per_pair = 0;
+};
+
 struct PanelJob {
   int64_t panel = 0;
   int64_t first_cell = 0;    // of whole blocks of sharing rows
@@ -19,7 +27,8 @@ struct PanelJob {
   // [rows, tile.width], on a cache line; rows counted from the first of first_cell, up to the last
   // that a whole block would have.
   float* c = nullptr;
-  bool first = false;  // C is not read: it begins as zero
+  bool first = false;            // C is not read: it begins as zero
+  Prefetch* prefetch = nullptr;  // advanced; null, or rows that share: nothing is fetched
 };
 
 void multiply_panel(const PanelView& a, const PanelJob& job);

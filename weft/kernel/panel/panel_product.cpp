@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "weft/core/ceil_div.h"
@@ -26,12 +28,13 @@ constexpr double kWorthThreads = 1 << 20;
 
 int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// How the columns and rows of C are cut into work items, bands x parts. Only the order of the work
-// depends on the number of threads.
+// How the columns and rows of C are cut into work items, runs of bands x parts. Only the order of
+// the work depends on the number of threads.
 struct Cut {
   int64_t stripe = 0;  // columns
   int64_t band = 0;    // columns: whole stripes
   int64_t bands = 0;
+  int64_t run = 1;   // bands that one thread computes one after the other
   int64_t part = 0;  // cells
   int64_t parts = 0;
 };
@@ -67,12 +70,16 @@ Cut cut(const PanelView& a, int64_t cols, const PanelSource& b, int workers, boo
   }
   cut.part = ceil_div(blocks, std::min(wanted, blocks)) * block_cells;
   cut.parts = ceil_div(a.cells, cut.part);
+  // So that a thread knows what it will copy next.
+  constexpr int64_t kRun = 8;
+  cut.run = std::clamp<int64_t>(cut.bands * cut.parts / (8 * workers), 1, kRun);
   return cut;
 }
 
 struct Scratch {
-  AlignedBuffer<float> panels;  // B: [depth in hand, tile.width]
-  AlignedBuffer<float> tiles;   // C: [stripes of the band, rows in hand, tile.width]
+  AlignedBuffer<float> panels;      // B: [depth in hand, tile.width]
+  AlignedBuffer<float> tiles;       // C: [stripes of the band, rows in hand, tile.width]
+  std::vector<const float*> lines;  // of memory, that the next copy will read
 };
 
 // One band of B and C, for the cells [first_cell, last_cell).
@@ -89,23 +96,21 @@ class BandProduct {
         first_cell_(first_cell),
         last_cell_(last_cell) {}
 
-  void run(const PanelSource& b, const TileSink& c) {
+  // next: the reader of the band that this thread computes after this one, or null.
+  void run(BandReader& reader, const BandReader* next, int64_t at_once, const TileSink& c) {
     thread_local Scratch scratch;
-    const int64_t stripes = ceil_div(band_.cols, stripe_), at_once = panels_at_once(a_, b);
+    const int64_t stripes = ceil_div(band_.cols, stripe_);
     plan_tiles(stripes == 1 && a_.panels <= at_once && places_ == nullptr);
     const int64_t tile_size = cells_in_hand_ * a_.share * stride_;
     scratch.panels.reserve(static_cast<size_t>(at_once * a_.tile.depth * stride_));
     scratch.tiles.reserve(static_cast<size_t>(stripes * tile_size));
-    const std::unique_ptr<BandReader> reader = b.band(band_.first_col, band_.cols);
     int64_t first_panel = 0;
     do {
       const int64_t last_panel = std::min(a_.panels, first_panel + at_once);
-      const int64_t first_row = first_panel * a_.tile.depth;
-      const int64_t rows = std::min(a_.depth, last_panel * a_.tile.depth) - first_row;
       for (int64_t s = 0; s < stripes; ++s) {
-        const Range in_b{first_row, rows, band_.first_col + s * stripe_,
-                         std::min(stripe_, band_.cols - s * stripe_)};
-        copy(*reader, in_b, scratch.panels.data());
+        const Range in_b = range_in_b(first_panel, last_panel, s);
+        copy(reader, in_b, scratch.panels.data());
+        foresee(last_panel, at_once, reader, next, scratch.lines);
         multiply_stripe(in_b, first_panel, last_panel, scratch, s * tile_size, c);
       }
       first_panel = last_panel;
@@ -113,6 +118,29 @@ class BandProduct {
   }
 
  private:
+  Range range_in_b(int64_t first_panel, int64_t last_panel, int64_t stripe) const {
+    const int64_t first_row = first_panel * a_.tile.depth;
+    return {first_row, std::min(a_.depth, last_panel * a_.tile.depth) - first_row,
+            band_.first_col + stripe * stripe_, std::min(stripe_, band_.cols - stripe * stripe_)};
+  }
+
+  // What will be read after the panels before last_panel: the next ones, or those of the next band.
+  void foresee(int64_t last_panel, int64_t at_once, const BandReader& reader,
+               const BandReader* next, std::vector<const float*>& lines) {
+    lines.clear();
+    const bool here = last_panel < a_.panels;
+    const int64_t first = here ? last_panel : 0;
+    const Range range = range_in_b(first, std::min(a_.panels, first + at_once), 0);
+    if (here) {
+      reader.foresee(range, lines);
+    } else if (next != nullptr) {
+      next->foresee(range, lines);
+    }
+    const int64_t pairs = std::max<int64_t>(1, (last_cell_ - first_cell_) / 2);
+    prefetch_ = {lines.data(), lines.data() + lines.size(),
+                 ceil_div(static_cast<int64_t>(lines.size()), pairs)};
+  }
+
   // one_by_one: tiles of C are finished one after the other, since B is copied in one go.
   // Otherwise all of C is in hand until the last copy.
   void plan_tiles(bool one_by_one) {
@@ -136,7 +164,7 @@ class BandProduct {
 
   // The panels that were copied last; C of this stripe begins at tiles + at.
   void multiply_stripe(const Range& in_b, int64_t first_panel, int64_t last_panel, Scratch& scratch,
-                       int64_t at, const TileSink& c) const {
+                       int64_t at, const TileSink& c) {
     for (int64_t cell = first_cell_; cell < last_cell_; cell += tile_cells_) {
       const int64_t in_hand = (cell - first_cell_) % cells_in_hand_;
       float* tile = scratch.tiles.data() + at + in_hand * a_.share * stride_;
@@ -149,8 +177,9 @@ class BandProduct {
   }
 
   void multiply_tile(int64_t cell, const Range& in_b, int64_t first_panel, int64_t last_panel,
-                     const float* panels, float* tile) const {
+                     const float* panels, float* tile) {
     PanelJob job;
+    if (prefetch_.per_pair > 0) job.prefetch = &prefetch_;
     job.first_cell = cell;
     job.last_cell = end_of_tile(cell);
     job.width = static_cast<int>(round_up(in_b.cols, kVector));
@@ -194,6 +223,7 @@ class BandProduct {
   int64_t last_cell_;
   int64_t tile_cells_ = 0;     // computed before the next ones begin
   int64_t cells_in_hand_ = 0;  // whose sums are in the scratch
+  Prefetch prefetch_;
 };
 
 }  // namespace
@@ -214,15 +244,27 @@ void multiply_panels(const PackedMatrix& packed, int64_t cols, const PanelSource
   std::vector<int64_t> places;  // of rows that are gathered
   if (a.order != nullptr && c.gathers()) places = places_of(a.order, a.rows);
   const Cut work = cut(a, cols, b, workers, !places.empty());
-  const auto multiply_item = [&](int64_t item) {
-    const int64_t first_col = item / work.parts * work.band;
-    const int64_t first_cell = item % work.parts * work.part;
-    const Range band{0, 0, first_col, std::min(work.band, cols - first_col)};
-    BandProduct(a, band, work.stripe, first_cell, std::min(a.cells, first_cell + work.part),
-                places.empty() ? nullptr : places.data())
-        .run(b, c);
+  const int64_t at_once = panels_at_once(a, b), runs = ceil_div(work.bands, work.run);
+  const auto range_of = [&](int64_t band) {
+    return Range{0, 0, band * work.band, std::min(work.band, cols - band * work.band)};
   };
-  const int64_t items = work.bands * work.parts;
+  const auto reader_of = [&](int64_t band) {
+    return b.band(range_of(band).first_col, range_of(band).cols);
+  };
+  const auto multiply_item = [&](int64_t item) {
+    const int64_t first = item / work.parts * work.run;
+    const int64_t last = std::min(work.bands, first + work.run);
+    const int64_t first_cell = item % work.parts * work.part;
+    std::unique_ptr<BandReader> reader = reader_of(first), next;
+    for (int64_t band = first; band < last; ++band, reader = std::move(next)) {
+      if (band + 1 < last) next = reader_of(band + 1);
+      BandProduct(a, range_of(band), work.stripe, first_cell,
+                  std::min(a.cells, first_cell + work.part),
+                  places.empty() ? nullptr : places.data())
+          .run(*reader, next.get(), at_once, c);
+    }
+  };
+  const int64_t items = runs * work.parts;
   if (workers > 1) return parallel_for(items, multiply_item);
   for (int64_t item = 0; item < items; ++item) multiply_item(item);
 }

@@ -39,6 +39,9 @@ class BandReader {
   // Copies a range of B, row r to `to + r * stride`. `to` is on a cache line, and `stride` is a
   // multiple of a line: a copy may write zeros behind the columns, up to the end of their line.
   virtual void copy(const Range& range, float* to, int64_t stride) = 0;
+  // Appends where a copy of this range will read, an address per line of memory: only where a CPU
+  // does not foresee it.
+  virtual void foresee(const Range& /*range*/, std::vector<const float*>& /*lines*/) const {}
 };
 
 class PanelSource {
