@@ -1,6 +1,7 @@
 // A figure that was taken several times.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "weft/core/median.h"
@@ -14,5 +15,15 @@ struct Spread {
 };
 
 Spread spread_of(std::vector<double> values);  // at least one
+
+class GeometricMean {
+ public:
+  void add(double value);   // positive
+  std::string str() const;  // "1.46", or "-" without values
+
+ private:
+  double log_sum_ = 0;
+  int count_ = 0;
+};
 
 }  // namespace weft::bench

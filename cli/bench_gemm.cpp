@@ -96,23 +96,10 @@ class BenchGemmCommand : public Command {
     print(fmt::format("dense time / sparse time, without packing. {}, {}\n", where.cpu, where.isa));
   }
 
-  // Geometric.
-  struct Mean {
-    double log_sum = 0;
-    int count = 0;
-    void add(double value) {
-      log_sum += std::log(value);
-      ++count;
-    }
-    std::string str() const {
-      return count == 0 ? "-" : fmt::format("{:.2f}", std::exp(log_sum / count));
-    }
-  };
-
   // Over the shapes with many tokens, as the issue of speed is usually put.
   static std::string geometric_means(const std::vector<bench::GemmRecord>& records) {
     std::vector<std::string> order;
-    std::map<std::string, std::map<ProductForm, Mean>> means;
+    std::map<std::string, std::map<ProductForm, bench::GeometricMean>> means;
     for (const bench::GemmRecord& r : records) {
       if (r.arithmetic.stream) continue;
       const std::string row = fmt::format("{}, {}", r.pattern.str(), threads_text(r.threads));
@@ -177,7 +164,7 @@ class BenchGemmCommand : public Command {
 
   // Which dense products bf16 was compared with, and their speed against fp32.
   static void report_bf16_peers(const std::vector<bench::GemmRecord>& records) {
-    Mean faster;
+    bench::GeometricMean faster;
     std::map<std::string, int> peers;
     for (const bench::GemmRecord& r : records) {
       faster.add(*r.dense_fp32_ms / r.dense_ms);

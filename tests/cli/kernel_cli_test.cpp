@@ -172,7 +172,13 @@ TEST_F(KernelCommands, BenchConvHasEveryProduct) {
   std::set<std::string> ops;
   for (const Json& record : outcome.json()) {
     ops.insert(record["op"].get<std::string>());
-    EXPECT_EQ(record["shape"], "2x8x6x6:12x3x3,pad=1");
+    EXPECT_EQ(record["conv"], "2x8x6x6:12x3x3,pad=1");
+    EXPECT_EQ(record["threads"], 1);
+    const std::string peer = record["dense_peer"];
+    EXPECT_TRUE(peer == "oneDNN" || peer == "oneDNN, blocked" || peer == "weft") << peer;
+    EXPECT_EQ(record["plan"] == "sparse",
+              record["sparse_ms"].get<double>() + record["pack_ms"].get<double>() <
+                  record["dense_ms"].get<double>());
     EXPECT_GT(record["ratio"].get<double>(), 0);
     EXPECT_GT(record["pack_ms"].get<double>(), 0);
     EXPECT_LE(record["ratio_spread"][0].get<double>(), record["ratio_spread"][1].get<double>());

@@ -31,8 +31,9 @@ constexpr std::array<EightPlaces, 256> places_of_bits() {
 }
 inline constexpr std::array<EightPlaces, 256> kPlacesOfBits = places_of_bits();
 
-// Kept of 64 columns from which on moving them together is faster than one by one.
-inline constexpr int kManyOfWord = 12;
+// Whether so many of a word of `width` columns are kept that moving them together is faster than
+// one by one: 12 of 64.
+constexpr bool many(int kept, int width) { return kept * 64 >= 12 * width; }
 
 }  // namespace weft
 #endif
@@ -83,14 +84,15 @@ class Keeper {
   }
 
 #if HWY_TARGET != HWY_SCALAR
-  // 64 columns, kLanes at a time; up to kLanes entries past the last are overwritten.
-  HWY_INLINE void TakeWord(int64_t k, uint64_t bits) {
+  // `width` columns, a multiple of kLanes, kLanes at a time; up to kLanes entries past the last are
+  // overwritten.
+  HWY_INLINE void TakeTogether(int64_t k, uint64_t bits, int width) {
     const hn::Rebind<uint8_t, D> d8;
     const hn::Rebind<uint16_t, D> d16;
     const hn::Rebind<int32_t, D> d32;
     auto base = hn::Set(d16, OffsetOf(k));
     HWY_UNROLL(16)
-    for (int i = 0; i < 64; i += kLanes) {
+    for (int i = 0; i < width; i += kLanes) {
       const uint64_t some = bits >> i & ((uint64_t{1} << kLanes) - 1);
       const auto kept = std::popcount(some);
       const auto places = hn::LoadU(d8, kPlacesOfBits[some].data());
@@ -129,11 +131,13 @@ HWY_INLINE void Keep(const KeepRow& keep, const float* const (&rows)[kRows], flo
     const uint64_t bits = keep.mask.bits(keep.row, keep.begin + k, width);
 #if HWY_TARGET != HWY_SCALAR
     const auto kept = std::popcount(bits);
-    if (width == 64 && kept >= kManyOfWord && kept + kLanes <= room) {
-      keeper.TakeWord(k, bits);
-    } else {
-      keeper.TakeEach(k, bits);
+    const int whole = many(kept, width) && kept + kLanes <= room ? width / kLanes * kLanes : 0;
+    if (whole == 64) {
+      keeper.TakeTogether(k, bits, 64);
+    } else if (whole > 0) {
+      keeper.TakeTogether(k, bits, whole);
     }
+    if (whole < width) keeper.TakeEach(k + whole, bits >> whole);
     room -= kept;
 #else
     keeper.TakeEach(k, bits);

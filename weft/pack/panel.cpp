@@ -284,6 +284,9 @@ PackedMatrix pack_filters_transposed(const float* weights, const Mask& mask,
   check_sizes(MatrixView<const float>(weights, shape.outs, shape.cols()), mask);
   WEFT_CHECK(options.row_order.empty(), "a transposed pack takes no row order");
   const Mask by_input = filters_transposed(mask, shape, taps);
+  if (shape.taps == 1 && taps.size() == 1) {  // a matrix
+    return pack_masked({weights, 1, shape.ins}, by_input, options, std::move(reuse));
+  }
   return pack_masked({weights, shape.taps, shape.cols(), 0, taps}, by_input, options,
                      std::move(reuse));
 }

@@ -31,11 +31,12 @@ class PanelLayout {
 
   // Work items are 128 cells, or whole blocks of sharing rows that have about as many. AMD Zen 3,
   // one thread, least of 15, 64 and 128 cells: sampled packs 2.57 and 2.50 ns per entry (2:4), 2.15
-  // and 2.18 (2:4x2), 1.89 and 1.69 (1:16).
-  static constexpr int64_t kItemCells = 128;
+  // and 2.18 (2:4x2), 1.89 and 1.69 (1:16). Matrices of few rows have smaller items, so that there
+  // are four of them.
   int64_t cells_per_item() const {
     const int64_t group = header_.group;
-    return header_.share == 1 ? kItemCells : group * std::max<int64_t>(1, kItemCells / group);
+    const int64_t cells = std::clamp<int64_t>((cells_ + 63) / 64 * 16, 16, 128);
+    return header_.share == 1 ? cells : group * std::max<int64_t>(1, cells / group);
   }
   int64_t items() const { return (cells_ + cells_per_item() - 1) / cells_per_item(); }
   int64_t item_begin(int64_t item) const { return item * cells_per_item(); }

@@ -67,6 +67,7 @@ void append_taps(const Mask& mask, int64_t out, int64_t col, int64_t all,
 
 Mask filters_transposed(const Mask& mask, const WeightShape& shape, std::span<const int64_t> taps) {
   check_size(mask.rows(), mask.cols(), shape);
+  if (shape.taps == 1 && taps.size() == 1) return mask.transposed();
   Mask result(shape.ins, shape.outs * static_cast<int64_t>(taps.size()));
   parallel_for(shape.ins, [&](int64_t in) {
     MaskRowWriter writer(result.row_words(in));

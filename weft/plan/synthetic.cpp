@@ -280,6 +280,13 @@ void SyntheticConv::pack() {
   }
 }
 
+void SyntheticConv::sample() {
+  WEFT_CHECK(form_.product == Product::kBackwardWeight, "{} samples nothing", form_.name());
+  SampleOptions options{.pattern = options_.pattern};
+  sampled_ =
+      pack_conv_sampled(operand_.data(), shape_, options, options_.tile, {}, std::move(sampled_));
+}
+
 void SyntheticConv::prune_operand() {
   // A mask of G has the positions of all images in one row; in G the images come first.
   const bool gradient = form_.product == Product::kBackwardWeight;

@@ -66,8 +66,12 @@ class SyntheticConv {
   static void pack_dense() {}
 
   void prune_operand();  // makes what the mask does not keep zero: then both paths agree
+  // Of a gradient: packs a sample of it, as a training step does.
+  void sample();
 
-  const std::vector<float>& result() const { return result_; }
+  const std::vector<float>& activations() const { return activations_; }
+  const std::vector<float>& operand() const { return operand_; }
+  std::vector<float>& result() { return result_; }
 
  private:
   ConvCall call();  // with the dense operand
@@ -77,7 +81,7 @@ class SyntheticConv {
   PanelOptions options_;
   std::vector<float> activations_, operand_, result_;
   Mask mask_;
-  PackedConv packed_;
+  PackedConv packed_, sampled_;
 };
 
 }  // namespace weft

@@ -117,9 +117,10 @@ void run_matrix_products(const ConvShape& s, const ConvTensors& call) {
                               {call.result + image * s.ins * pixels, s.ins, pixels});
       });
     case Product::kBackwardWeight: {
-      constexpr int64_t kOuts = 128;
-      return parallel_for(ceil_div(s.outs, kOuts), [&](int64_t block) {
-        const int64_t first = block * kOuts, outs = std::min(kOuts, s.outs - first);
+      // Blocks of 128 outputs, and smaller ones where these would be fewer than four.
+      const int64_t most = std::clamp<int64_t>(ceil_div(s.outs, 64) * 16, 16, 128);
+      return parallel_for(ceil_div(s.outs, most), [&](int64_t block) {
+        const int64_t first = block * most, outs = std::min(most, s.outs - first);
         const MatrixView<float> dw(call.result + first * s.ins, outs, s.ins);
         for (int64_t image = 0; image < s.images; ++image) {
           dense_forward(g(image).rows_from(first, outs), x(image), nullptr, image == 0 ? beta : 1,
