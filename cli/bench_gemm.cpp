@@ -93,7 +93,7 @@ class BenchGemmCommand : public Command {
   static void report_briefly(const std::vector<bench::GemmRecord>& records) {
     print(geometric_means(records));
     const bench::Environment where = bench::environment();
-    print(fmt::format("dense time / sparse time, without packing. {}, {}\n", where.cpu, where.isa));
+    print(fmt::format("dense time / sparse time, without packing\n{}, {}\n", where.cpu, where.isa));
   }
 
   // Over the shapes with many tokens, as the issue of speed is usually put.

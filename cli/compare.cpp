@@ -144,7 +144,7 @@ void print_comparison_briefly(const Json& document) {
   }
   print(table.str());
   const bench::Environment where = bench::environment();
-  print(fmt::format("\nspeed: dense step time / step time, interleaved. {}, {}, {}\n", where.cpu,
+  print(fmt::format("\nspeed: dense step time / step time, interleaved\n{}, {}, {}\n", where.cpu,
                     where.isa, threads_text(where.threads)));
 }
 

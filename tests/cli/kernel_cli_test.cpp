@@ -174,7 +174,7 @@ TEST_F(KernelCommands, BenchConvHasEveryProduct) {
     ops.insert(record["op"].get<std::string>());
     EXPECT_EQ(record["conv"], "2x8x6x6:12x3x3,pad=1");
     EXPECT_EQ(record["threads"], 1);
-    const std::string peer = record["dense_peer"];
+    const auto peer = record["dense_peer"].get<std::string>();
     EXPECT_TRUE(peer == "oneDNN" || peer == "oneDNN, blocked" || peer == "weft") << peer;
     EXPECT_EQ(record["plan"] == "sparse",
               record["sparse_ms"].get<double>() + record["pack_ms"].get<double>() <
