@@ -229,9 +229,8 @@ constexpr std::array kKernels = {
     Kernel{"dense tile", "linear", Precision::kBf16, "dense tiles", kProducts,
            "a tile unit, where dense is faster", if_taken<takes_dense_tiles>,
            with_call<run_dense_tiles>},
-    Kernel{"conv panel", "conv", Precision::kFp32, "panel packs", kProducts,
-           "sparse convolutions", if_taken<takes_conv_panels>,
-           with_call<run_conv_panels>},
+    Kernel{"conv panel", "conv", Precision::kFp32, "panel packs", kProducts, "sparse convolutions",
+           if_taken<takes_conv_panels>, with_call<run_conv_panels>},
     Kernel{"conv dense", "conv", Precision::kFp32, "dense tensor", kProducts,
            "oneDNN, where dense is faster", if_taken<takes_dense_conv>, with_call<run_dense_conv>},
 };
