@@ -28,7 +28,7 @@ class ConvertCommand : public Command {
                problem_in([](const std::string& text) { method_of(text); }));
     flags.text("--support", "NAME", support_,
                "How adaprune and absorption choose weights: magnitude, wanda, sparsegpt (default: "
-               "magnitude)");
+               "sparsegpt for adaprune, magnitude for absorption)");
     declare_inputs(flags);
     declare_auto(flags);
     flags.number(
@@ -135,7 +135,7 @@ class ConvertCommand : public Command {
     refuse(of_squares && !solves, "--tolerance and --iterations go with --method adaprune");
     refuse(keep_norms_ && !solves, "--keep-norms goes with --method adaprune");
     refuse(options_.damping != usual.damping && options_.method.support != SupportRule::kSparseGpt,
-           "--damping goes with sparsegpt, as --method or as --support");
+           "--damping goes with sparsegpt, as --method or as the support of adaprune");
   }
 
   static std::vector<Skipped> skipped(const ConvertReport& report) {
@@ -239,14 +239,16 @@ class ConvertCommand : public Command {
            {"notes", notes},
            {"seconds", one.seconds}});
     }
-    print_json({{"method", method_},
-                {"support", support_.empty() ? Json(nullptr) : Json(support_)},
-                {"pattern", pattern_},
-                {"transposable", options_.transposable},
-                {"dry_run", dry_run_},
-                {"layers", layers},
-                {"norms_estimated", static_cast<int64_t>(report.norms_estimated)},
-                {"skipped", to_json(skipped(report))}});
+    print_json(
+        {{"method", method_},
+         {"support", options_.method.chooses_support() ? Json(support_name(options_.method.support))
+                                                       : Json(nullptr)},
+         {"pattern", pattern_},
+         {"transposable", options_.transposable},
+         {"dry_run", dry_run_},
+         {"layers", layers},
+         {"norms_estimated", static_cast<int64_t>(report.norms_estimated)},
+         {"skipped", to_json(skipped(report))}});
   }
 
   OpenModel open_model_;

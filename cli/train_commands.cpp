@@ -202,7 +202,8 @@ CommandEntry recovery_command(Work<RecoveryArguments> work) {
       "\n"
       "Converts the model of a run by magnitude, with mean absorption, by adaprune, by adaprune\n"
       "with batch normalisation estimated again, by wanda and by sparsegpt, and evaluates the\n"
-      "network after each. The files of the run do not change.",
+      "network after each. adaprune solves on the support of magnitude here. The files of the run\n"
+      "do not change.",
       command_for(std::move(work))};
 }
 

@@ -213,6 +213,11 @@ void bind_functions(nb::module_& m) {
         nb::arg("samples"), nb::arg("pattern"), nb::arg("transposable"), nb::arg("method"),
         nb::arg("support"), nb::arg("free_bias"), nb::arg("damping"), nb::arg("tolerance"),
         nb::arg("iterations"));
+  // The support that a method takes if none is named; empty: it has one of its own.
+  m.def("support_of", [](const std::string& name, const std::string& support) {
+    const Method method = method_of(name, support);
+    return std::string(method.chooses_support() ? support_name(method.support) : "");
+  });
   m.def("recipe", &recipe);
   m.def("recipes", &names_of_recipes);
   m.def("pattern", [](const std::string& text) {

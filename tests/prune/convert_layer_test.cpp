@@ -199,8 +199,8 @@ TEST(ConvertLayer, AdapruneIsTheBestOnItsSupport) {
         problem.least_squares = {1e-12, 5000};
         return *convert_layer(problem).error_after;
       };
-      EXPECT_LT(error("adaprune"), error("magnitude"));
-      EXPECT_LT(error("adaprune"), error("absorption"));
+      EXPECT_LT(error("adaprune", "magnitude"), error("magnitude"));
+      EXPECT_LT(error("adaprune", "magnitude"), error("absorption"));
       EXPECT_LT(error("adaprune", "wanda"), error("wanda"));
       EXPECT_LT(error("adaprune", "wanda"), error("absorption", "wanda"));
       EXPECT_LT(error("adaprune", "sparsegpt"), error("sparsegpt"));
@@ -256,7 +256,7 @@ TEST(ConvertLayer, AdapruneBeginsWithAbsorptionWhereThatIsBest) {
   }
   layer.x = {100, 24, {layer.x.values.begin(), layer.x.values.begin() + 2400}};
   layer.gram = naive_gram(layer.x);
-  LayerProblem problem = problem_of(layer, "adaprune", kCases[0]);
+  LayerProblem problem = problem_of(layer, "adaprune", kCases[0], "magnitude");
   problem.least_squares = {1e-3, 1};
   EXPECT_LE(*convert_layer(problem).error_after,
             *convert_layer(problem_of(layer, "absorption", kCases[0])).error_after);
@@ -325,6 +325,9 @@ TEST(Methods, AreFoundByNameAndWithASupport) {
       EXPECT_EQ(message == "(no Error)", goes) << method.name << " " << support << ": " << message;
     }
   }
+  EXPECT_EQ(support_name(method_of("adaprune").support), "sparsegpt");
+  EXPECT_EQ(support_name(method_of("adaprune", "wanda").support), "wanda");
+  EXPECT_EQ(support_name(method_of("absorption").support), "magnitude");
   EXPECT_TRUE(method_of("absorption", "wanda").needs_inputs());
   EXPECT_FALSE(method_of("absorption").needs_inputs());
   EXPECT_TRUE(contains(message_of([] { method_of("obd"); }), "magnitude, wanda, absorption"));

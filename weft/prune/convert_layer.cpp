@@ -22,13 +22,13 @@ constexpr std::array kMethods = {
            "Hubara et al. 2021, its start"},
     Method{"sparsegpt", SupportRule::kSparseGpt, Recovery::kCompensate,
            "Frantar and Alistarh 2023"},
-    Method{"adaprune", SupportRule::kMagnitude, Recovery::kLeastSquares, "Hubara et al. 2021"},
+    Method{"adaprune", SupportRule::kSparseGpt, Recovery::kLeastSquares, "Hubara et al. 2021"},
 };
 
 SupportRule parse_support(std::string_view text) {
-  if (text == "magnitude") return SupportRule::kMagnitude;
-  if (text == "wanda") return SupportRule::kWanda;
-  if (text == "sparsegpt") return SupportRule::kSparseGpt;
+  for (const auto rule : {SupportRule::kMagnitude, SupportRule::kWanda, SupportRule::kSparseGpt}) {
+    if (text == support_name(rule)) return rule;
+  }
   throw Error(fmt::format("support '{}': accepted are magnitude, wanda, sparsegpt", text));
 }
 
@@ -218,6 +218,15 @@ void check_problem(const LayerProblem& problem) {
 
 }  // namespace
 
+std::string_view support_name(SupportRule rule) {
+  switch (rule) {
+    case SupportRule::kMagnitude: return "magnitude";
+    case SupportRule::kWanda: return "wanda";
+    case SupportRule::kSparseGpt: return "sparsegpt";
+  }
+  return "?";
+}
+
 std::span<const Method> methods() { return kMethods; }
 
 Method method_of(std::string_view name, std::string_view support) {
@@ -226,10 +235,8 @@ Method method_of(std::string_view name, std::string_view support) {
     known += (known.empty() ? "" : ", ") + std::string(method.name);
     if (method.name != name) continue;
     if (support.empty()) return method;
-    const bool chooses =
-        method.recovery == Recovery::kAbsorb || method.recovery == Recovery::kLeastSquares;
     const SupportRule rule = parse_support(support);
-    WEFT_CHECK(chooses, "method {} has a support of its own", name);
+    WEFT_CHECK(method.chooses_support(), "method {} has a support of its own", name);
     WEFT_CHECK(rule != SupportRule::kSparseGpt || method.recovery == Recovery::kLeastSquares,
                "method {}: accepted supports are magnitude and wanda", name);
     method.support = rule;

@@ -5,7 +5,11 @@
 //   wanda        largest |w| ‖x‖                as they were
 //   absorption   as `support` says: magnitude   means absorbed             (absorb.h)
 //   sparsegpt    its own, on the way            compensated column by column  (sparsegpt.h)
-//   adaprune     as `support` says: magnitude   least squares              (least_squares.h)
+//   adaprune     as `support` says: sparsegpt   least squares              (least_squares.h)
+//
+// adaprune's default is the best of the three by measurement: on a sentence transformer of 22
+// million weights at 2:4, the cosine to the dense embedding was 0.844 on magnitude's support and
+// 0.890 on sparsegpt's, whose own values reach 0.866.
 //
 // Where adaprune may move the bias (the layer has one, or batch normalisation follows), that takes
 // the mean of what changes: least squares then see centred inputs.
@@ -26,6 +30,7 @@
 namespace weft {
 
 enum class SupportRule : uint8_t { kMagnitude, kWanda, kSparseGpt };
+std::string_view support_name(SupportRule rule);
 enum class Recovery : uint8_t { kNone, kAbsorb, kCompensate, kLeastSquares };
 
 struct Method {
@@ -34,6 +39,10 @@ struct Method {
   Recovery recovery;
   std::string_view source;
 
+  // Whether another support may be named.
+  bool chooses_support() const {
+    return recovery == Recovery::kAbsorb || recovery == Recovery::kLeastSquares;
+  }
   // Whether it must know the inputs of the layer.
   bool needs_inputs() const {
     return support != SupportRule::kMagnitude || recovery == Recovery::kLeastSquares;

@@ -34,9 +34,12 @@ class CachedInputs : public LayerInputs {
   mutable std::map<std::string, Gram> grams_;
 };
 
+// adaprune on the support of the steps before it, so that a row says what its values recover.
 Method method_for(RecoveryStep step) {
-  return method_of(
-      std::string(step_name(step == RecoveryStep::kNorms ? RecoveryStep::kAdaprune : step)));
+  if (step == RecoveryStep::kAdaprune || step == RecoveryStep::kNorms) {
+    return method_of("adaprune", support_name(SupportRule::kMagnitude));
+  }
+  return method_of(step_name(step));
 }
 
 class RecoveryLadder {
