@@ -10,6 +10,7 @@
 #include "python/core/arrays.h"
 #include "weft/kernel/conv/pack_conv.h"
 #include "weft/layer/conv_layer.h"
+#include "weft/layer/fingerprint.h"
 #include "weft/layer/linear_layer.h"
 
 namespace weft::python {
@@ -205,19 +206,9 @@ class PyLayer {
     return rows;
   }
 
-  // A few hundred weights, scattered over all rows and columns, stand for all: an optimiser moves
-  // nearly every one of them.
   uint64_t fingerprint(Address values) const {
-    const auto size = static_cast<uint64_t>(layer_->shape().outs * layer_->shape().cols());
-    uint64_t hash = size;
-    for (uint64_t i = 0; size > 0 && i < 256; ++i) {
-      const float value = at<const float>(values)[(i * 0x9e3779b97f4a7c15 >> 16) % size];
-      uint32_t bits = 0;
-      std::memcpy(&bits, &value, sizeof(bits));
-      hash = (hash ^ bits) * 0x9e3779b97f4a7c15;
-      hash ^= hash >> 29;
-    }
-    return hash;
+    return weft::fingerprint(at<const float>(values),
+                             layer_->shape().outs * layer_->shape().cols());
   }
 
   // How a sample of the gradient is drawn on torch's own operators; nothing: it is not sampled.

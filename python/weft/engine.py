@@ -5,7 +5,7 @@ so the engine must know when they are other ones:
 
     count_step()       the optimizer has moved them (weft.attach)
     weights_changed()  they were loaded or edited
-    a fingerprint      a sample of the weights, compared at every pass, catches the rest
+    a fingerprint      a sample of the weights, compared once per pass, catches the rest
 
 What follows from new weights (masks, packs) is made at the next pass, from the weights as that pass
 sees them: under FSDP only then all of them are there.
@@ -130,6 +130,7 @@ class Engine:
         # does not say it: a mask that it has is older than its step.
         self._asked = max(0, self.core.step - 1) if self.core.sparse else None
         self._operand: Optional[tuple[int, Tensor]] = None  # of a user's method, and its stamp
+        self._opened: Optional[list[int]] = None  # the key of a pass without its product yet
 
     # ---- copies
 
@@ -268,8 +269,15 @@ class Engine:
             self._operand = last
         return last[1]
 
-    def next_key(self) -> list[int]:
-        return [*self.core.next_pass(), self.core.stamp]
+    def open_pass(self) -> list[int]:
+        """The key of the pass that was begun. Its product finds it begun, once."""
+        self._opened = [*self.core.next_pass(), self.core.stamp]
+        return self._opened
+
+    def enter_pass(self, key: list[int]) -> bool:
+        """Whether the pass of a key is begun. If not, the weights may be other ones by now."""
+        opened, self._opened = self._opened, None
+        return opened == key
 
     def require_stamp(self, key: list[int]) -> None:
         if key[4] != self.core.stamp:

@@ -38,7 +38,8 @@ class SparseLayer(torch.nn.Module):
     weight: Tensor
     scores: Optional[Tensor]  # of recipes that learn some
     _weft: Engine
-    _clock: Tensor  # which pass is next: the key of the operators
+    _clock: Tensor  # which pass was begun last: the key of the operators
+    _no_key: Tensor  # of passes without gradients, which `prepare` does not begin
 
     def _geometry(self) -> Geometry:
         raise NotImplementedError
@@ -53,6 +54,7 @@ class SparseLayer(torch.nn.Module):
         engine = Engine(self._geometry(), settings, planner)
         object.__setattr__(self, "_weft", engine)
         object.__setattr__(self, "_clock", torch.zeros(Engine.KEY, dtype=torch.int64))
+        object.__setattr__(self, "_no_key", torch.full((Engine.KEY,), -1, dtype=torch.int64))
         shape = engine.core.score_shape
         if shape is not None:
             first = torch.empty(shape, dtype=torch.float32)
@@ -69,7 +71,7 @@ class SparseLayer(torch.nn.Module):
             del self.scores
         else:
             del self.__dict__["scores"]
-        del self.__dict__["_weft"], self.__dict__["_clock"]
+        del self.__dict__["_weft"], self.__dict__["_clock"], self.__dict__["_no_key"]
 
     def _key(self, weight: Tensor) -> Tensor:
         """Begins a pass: finds the masks that are due, and says which sample it draws."""
@@ -80,7 +82,7 @@ class SparseLayer(torch.nn.Module):
                 "not supported)"
             )
         if not torch.is_grad_enabled():
-            return self._clock
+            return self._no_key
         torch.ops.weft.prepare(weight, self.scores, self._clock, self._weft.handle, self.training)
         return self._clock.clone()
 

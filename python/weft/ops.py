@@ -1,14 +1,15 @@
 """The operators torch.ops.weft.*: the three products of a layer, as functions of their arguments.
 
-    prepare(weight, scores, clock!, layer, training)           masks that are due; which pass it is
+    prepare(weight, scores, clock!, layer, training)           begins a pass: masks that are due
     linear(x, weight, bias, scores, key, layer) -> y           and conv2d
     linear_backward(g, x, weight, scores, key, layer, ...) -> dx, dw, ds
     packed_linear(x, bias, layer, outs) -> y                   of a packed layer; no backward
 
 ``layer`` names the engine that has the masks and packs of a module. ``key`` is a copy of the clock
 after `prepare`: seed, step, call and first token, which choose the sample of the gradient, and the
-stamp of the masks. The first token is that of the rank, which the backward pass fills in. With the
-same arguments an operator gives the same result; what the engine keeps (packs) only saves work.
+stamp of the masks. The first token is that of the rank, which the backward pass fills in. A product
+with any other key than that of the last `prepare` begins a pass of its own, without training. With
+the same arguments an operator gives the same result; what the engine keeps (packs) only saves work.
 
 fp32 on the CPU runs on weft's kernels. Other dtypes and devices run the same formulas on torch's
 operators with masked operands (`_Plain`).
@@ -38,7 +39,7 @@ def prepare(
 ) -> None:
     engine = engine_of(layer)
     engine.begin_pass(weight, scores, training)
-    clock.copy_(torch.tensor(engine.next_key(), dtype=torch.int64))
+    clock.copy_(torch.tensor(engine.open_pass(), dtype=torch.int64))
 
 
 @prepare.register_fake
@@ -101,9 +102,10 @@ def _score_gradient(engine: Engine, weight: Tensor, dw: Tensor, scores: Tensor) 
     return out.to(scores.device, scores.dtype)
 
 
-def _begin(layer: int, weight: Tensor, scores: Optional[Tensor]) -> Engine:
+def _begin(layer: int, weight: Tensor, scores: Optional[Tensor], key: Tensor) -> Engine:
     engine = engine_of(layer)
-    engine.begin_pass(weight, scores, False)  # nothing is due after `prepare`
+    if not engine.enter_pass(key.tolist()):
+        engine.begin_pass(weight, scores, False)
     engine.calls += 1
     return engine
 
@@ -120,7 +122,7 @@ def linear(
     key: Tensor,
     layer: int,
 ) -> Tensor:
-    engine = _begin(layer, weight, scores)
+    engine = _begin(layer, weight, scores, key)
     if not engine.is_packed(x, weight):
         plain = _Plain(engine, weight)
         return F.linear(plain.input(x, "e4m3"), plain.operand().to(x.dtype), bias)
@@ -246,7 +248,7 @@ def conv2d(
     dilation: List[int],
     groups: int,
 ) -> Tensor:
-    engine = _begin(layer, weight, scores)
+    engine = _begin(layer, weight, scores, key)
     if not engine.is_packed(x, weight):
         plain = _Plain(engine, weight)
         operand = plain.operand().to(x.dtype)

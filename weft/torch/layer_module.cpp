@@ -1,11 +1,11 @@
 #include "weft/torch/layer_module.h"
 
-#include <bit>
 #include <set>
 #include <utility>
 
 #include "weft/core/error.h"
 #include "weft/layer/activations.h"
+#include "weft/layer/fingerprint.h"
 #include "weft/torch/layer_function.h"
 #include "weft/torch/state_tensors.h"
 #include "weft/torch/tensor_math.h"
@@ -17,26 +17,18 @@ namespace {
 thread_local LayerModule::FiniteWatch* finite_watch = nullptr;
 thread_local LayerModule::InputWatch* input_watch = nullptr;
 
-// A few hundred weights, scattered over all rows and columns, stand for all: an optimiser moves
-// nearly every one of them.
+// Of a weight of any dtype, on any device: only the places that count are copied.
 uint64_t fingerprint_of(const torch::Tensor& weight) {
+  if (weight.device().is_cpu() && weight.scalar_type() == torch::kFloat && weight.is_contiguous()) {
+    return fingerprint(weight.data_ptr<float>(), weight.numel());
+  }
   const torch::Tensor flat = weight.detach().reshape({-1});
-  if (flat.numel() == 0) return 0;
-  torch::Tensor places = torch::empty({256}, torch::kLong);
-  for (int64_t i = 0; i < places.numel(); ++i) {
-    places.data_ptr<int64_t>()[i] =
-        static_cast<int64_t>((static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15 >> 16) %
-                             static_cast<uint64_t>(flat.numel()));
-  }
+  if (flat.numel() == 0) return fingerprint(nullptr, 0);
+  auto places = fingerprint_places(flat.numel());
+  const torch::Tensor at = torch::from_blob(places.data(), {kFingerprintPlaces}, torch::kLong);
   const torch::Tensor some =
-      flat.index_select(0, places.to(flat.device())).to(torch::kCPU, torch::kDouble).contiguous();
-  const auto* values = some.data_ptr<double>();
-  uint64_t hash = static_cast<uint64_t>(flat.numel());
-  for (int64_t i = 0; i < some.numel(); ++i) {
-    hash = (hash ^ std::bit_cast<uint64_t>(values[i])) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 29;
-  }
-  return hash;
+      flat.index_select(0, at.to(flat.device())).to(torch::kCPU, torch::kDouble).contiguous();
+  return fingerprint_of_places(some.data_ptr<double>(), flat.numel());
 }
 
 torch::Tensor on_host(const torch::Tensor& t, torch::Dtype type) {
