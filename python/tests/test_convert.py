@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 import weft  # noqa: E402
-from weft.convert import _Drift, _Inputs  # noqa: E402
+from weft.calibration import Drift, Inputs  # noqa: E402
 from weft.progress import Progress  # noqa: E402
 
 
@@ -125,7 +125,7 @@ def test_the_target_of_a_sequential_layer_is_the_output_of_the_dense_one(free_bi
     layer = nn.Linear(8, 6).double()
     dense = torch.randn(200, 8).double() + 1
     now = dense + 0.3 * torch.randn(200, 8).double() + 0.2
-    inputs, drift = _Inputs(8), _Drift(8)
+    inputs, drift = Inputs(8), Drift(8)
     inputs.add(layer, now)
     drift.add(layer, [dense[:50], dense[50:]], [now[:50], now[50:]])
     weight = layer.weight.detach().clone()
@@ -166,11 +166,11 @@ def test_the_gram_matrix_of_a_convolution_predicts_its_output():
         nn.Conv2d(4, 6, 3, padding="same", bias=False),
     ):
         x = torch.randn(5, 4, 9, 8)
-        inputs = _Inputs(conv.weight[0].numel())
+        inputs = Inputs(conv.weight[0].numel())
         inputs.add(conv, x)
         rows = conv.weight.detach().double().flatten(1)
         y = conv(x).detach().double()
-        assert inputs.samples == y[:, 0].numel() == weft.convert._count(conv, x)
+        assert inputs.samples == y[:, 0].numel() == weft.calibration.count_rows(conv, x)
         torch.testing.assert_close(
             (rows @ inputs.second * rows).sum(1), (y**2).sum((0, 2, 3)), rtol=1e-5, atol=1e-5
         )
@@ -180,9 +180,9 @@ def test_the_gram_matrix_of_a_convolution_predicts_its_output():
 def test_chunks_change_nothing(monkeypatch):
     linear, conv = nn.Linear(12, 4), nn.Conv2d(3, 4, 3)
     for module, x in ((linear, torch.randn(7, 5, 12)), (conv, torch.randn(6, 3, 8, 8))):
-        whole, pieces = (_Inputs(module.weight[0].numel()) for _ in range(2))
+        whole, pieces = (Inputs(module.weight[0].numel()) for _ in range(2))
         whole.add(module, x)
-        monkeypatch.setattr(weft.convert, "_CHUNK", 100)
+        monkeypatch.setattr(weft.calibration, "_CHUNK", 100)
         pieces.add(module, x)
         monkeypatch.undo()
         assert whole.samples == pieces.samples

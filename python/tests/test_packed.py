@@ -91,17 +91,17 @@ def test_a_stream_becomes_panels_when_many_tokens_come_and_is_never_both():
      (64, "dense", "panel")],
 )  # fmt: skip
 def test_the_planner_chooses_the_layout_for_the_tokens_given(monkeypatch, tokens, path, layout):
-    import weft.packed as packed
+    import weft.packing as packing
 
     def plan(asked, ins, outs, pattern, products_per_pack):
         assert (asked, ins, outs, pattern, products_per_pack) == (tokens, 64, 64, "2:4", 0)
         return [weft.arrays.ProductPlan("fwd", path, 0.9, "because")]
 
-    monkeypatch.setattr(packed.arrays, "plan", plan)
-    packed._planned.cache_clear()
+    monkeypatch.setattr(packing.arrays, "plan", plan)
+    packing._planned.cache_clear()
     model = model_of()
     report = weft.pack_(model, tokens=tokens)
-    packed._planned.cache_clear()
+    packing._planned.cache_clear()
     assert [r.layout for r in report.packed] == [layout, layout]
     assert all("because" in r.reason for r in report.packed)
     assert all(("no faster than dense" in r.reason) == (path == "dense") for r in report.packed)

@@ -1,6 +1,6 @@
 """calibrate_and_convert_: a trained PyTorch model becomes N:M with little loss, without training.
 
-Forward pre-hooks see what goes into every layer; of that only the Gram matrix is kept,
+Of the inputs of a layer only the Gram matrix is kept (calibration.py),
 
     G = mean of x xᵀ over samples      [ins, ins], float64; of a convolution [ins * kh * kw, ...]
 
@@ -29,11 +29,11 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from . import _core, arrays, nn
 from ._core import Error
+from .calibration import Drift, Enough, Inputs, count_rows, evaluating, run_batch, watching
 from .progress import Progress
 from .sparsify import _cannot_compute, _kind, _KINDS, _places, _TiedWeights, layers_of
 from .tables import table
@@ -76,161 +76,6 @@ class ConversionReport(list[ConvertedLayerReport]):
         lines = table(header, rows)
         lines.append(f"{len(self.converted)} of {len(self)} layers are converted")
         return "\n".join(lines)
-
-
-# ---- Gram matrices
-
-
-_CHUNK = 1 << 22  # elements of float64 inputs at a time
-
-
-def _rows(module: torch.nn.Module, x: Tensor) -> Iterator[Tensor]:
-    """What the rows of the weight are multiplied with: [samples, cols], in pieces."""
-    x = x.detach()
-    if isinstance(module, torch.nn.Conv2d):
-        images = x if x.dim() == 4 else x.unsqueeze(0)
-        own = nn.Conv2d._geometry(module)  # type: ignore[arg-type]
-        assert own.kernel is not None
-        cols, area = own.ins * own.taps, images.shape[2] * images.shape[3]
-        for part in images.split(max(1, _CHUNK // max(1, cols * area))):
-            taken = F.unfold(part.float(), own.kernel, own.dilation, own.padding, own.stride)
-            yield taken.transpose(1, 2).reshape(-1, cols)
-    else:
-        rows = x.reshape(-1, x.shape[-1])
-        yield from rows.split(max(1, _CHUNK // max(1, x.shape[-1])))
-
-
-class _Inputs:
-    """Of one layer: sums of x xᵀ and x, and their number."""
-
-    def __init__(self, cols: int) -> None:
-        self.second = torch.zeros(cols, cols, dtype=torch.float64)
-        self.first = torch.zeros(cols, dtype=torch.float64)
-        self.samples = 0
-
-    def add(self, module: torch.nn.Module, x: Tensor) -> None:
-        for part in _rows(module, x):
-            rows = part.to("cpu", torch.float64)
-            self.second.addmm_(rows.t(), rows)
-            self.first += rows.sum(0)
-            self.samples += rows.shape[0]
-
-
-class _Drift:
-    """Of one layer: sums of (x − x') x'ᵀ and x − x', x of the dense model and x' of this one."""
-
-    def __init__(self, cols: int) -> None:
-        self.cross = torch.zeros(cols, cols, dtype=torch.float64)
-        self.first = torch.zeros(cols, dtype=torch.float64)
-        self.comparable = True  # False: a layer was called otherwise in the dense model
-
-    def add(self, module: torch.nn.Module, dense: list[Tensor], now: list[Tensor]) -> None:
-        if [x.shape for x in dense] != [x.shape for x in now]:
-            self.comparable = False
-            return
-        for x_dense, x in zip(dense, now):
-            for part_dense, part in zip(_rows(module, x_dense), _rows(module, x)):
-                rows = part.to("cpu", torch.float64)
-                change = part_dense.to("cpu", torch.float64) - rows
-                self.cross.addmm_(change.t(), rows)
-                self.first += change.sum(0)
-
-    def target(
-        self, weight: Tensor, inputs: _Inputs, free_bias: bool, damping: float
-    ) -> tuple[Tensor, Optional[Tensor]]:
-        """W*, and what the bias changes by for it if it is free. weight: [outs, ...], float64"""
-        w = weight.flatten(1)
-        gram, cross = inputs.second / inputs.samples, self.cross / inputs.samples
-        mean, change = inputs.first / inputs.samples, self.first / inputs.samples
-        if free_bias:
-            gram, cross = gram - torch.outer(mean, mean), cross - torch.outer(change, mean)
-        # Without damping, directions that few samples have would get large weights.
-        gram.diagonal().add_(damping * gram.diagonal().mean())
-        factor, failed = torch.linalg.cholesky_ex(gram)
-        if failed:
-            return weight, None
-        moved = w + torch.cholesky_solve((w @ cross).t(), factor).t()
-        moved[w == 0] = 0  # a weight that is zero stays zero
-        bias_change = w @ (mean + change) - moved @ mean if free_bias else None
-        return moved.view_as(weight).contiguous(), bias_change
-
-
-def _count(module: torch.nn.Module, x: Tensor) -> int:
-    """Rows of `_rows`."""
-    if not isinstance(module, torch.nn.Conv2d):
-        return x.numel() // max(1, x.shape[-1])
-    own = nn.Conv2d._geometry(module)  # type: ignore[arg-type]
-    assert own.kernel is not None
-    count = x.shape[0] if x.dim() == 4 else 1
-    for axis in (0, 1):
-        reach = own.dilation[axis] * (own.kernel[axis] - 1) + 1
-        space = x.shape[axis - 2] + 2 * own.padding[axis] - reach
-        count *= space // own.stride[axis] + 1
-    return count
-
-
-# ---- running the model
-
-
-class _Enough(BaseException):
-    """Ends a forward pass whose rest nobody needs. No Exception: models may catch those."""
-
-
-def _run(model: torch.nn.Module, batch: Any) -> None:
-    try:
-        if isinstance(batch, Tensor):
-            model(batch)
-        elif isinstance(batch, Mapping):
-            model(**batch)
-        elif isinstance(batch, (tuple, list)):
-            model(*batch)
-        else:
-            raise Error(
-                f"a batch is a {type(batch).__name__}: accepted are tensors, tuples or lists "
-                "(model(*batch)) and dicts (model(**batch))"
-            )
-    except _Enough:
-        pass
-
-
-@contextmanager
-def _evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """In eval() and without gradients; every module gets its mode back."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-Watcher = Callable[[torch.nn.Module, Tensor], None]
-
-
-@contextmanager
-def _watching(watchers: Mapping[torch.nn.Module, Watcher]) -> Iterator[None]:
-    """Calls each module's watcher with its input, before it computes."""
-
-    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        watchers[module](module, args[0] if args else kwargs["input"])
-
-    handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in watchers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@dataclass
-class _Calls:
-    """Of one layer, in a pass over all batches."""
-
-    module: torch.nn.Module
-    inputs: list[int] = field(default_factory=list)  # a number for every tensor that it read
-    samples: int = 0
 
 
 # ---- what is converted
@@ -320,6 +165,15 @@ def _unsuited(module: torch.nn.Module, settings: _Settings) -> str:
 # ---- the conversion
 
 
+@dataclass
+class _Calls:
+    """Of one layer, in a pass over all batches."""
+
+    module: torch.nn.Module
+    inputs: list[int] = field(default_factory=list)  # a number for every tensor that it read
+    samples: int = 0
+
+
 class _Conversion:
     def __init__(
         self, model: torch.nn.Module, batches: Iterable[Any], settings: _Settings, progress: Progress
@@ -346,7 +200,7 @@ class _Conversion:
         return number
 
     def parallel(self, layers: dict[str, torch.nn.Module]) -> None:
-        inputs: dict[str, _Inputs] = {}
+        inputs: dict[str, Inputs] = {}
         names = {module: name for name, module in layers.items()}
 
         def watch(module: torch.nn.Module, x: Tensor) -> None:
@@ -354,11 +208,11 @@ class _Conversion:
                 return
             name = names[module]
             if name not in inputs:
-                inputs[name] = _Inputs(_weight(module)[0].numel())
+                inputs[name] = Inputs(_weight(module)[0].numel())
             inputs[name].add(module, x)
 
-        with _watching({module: watch for module in names}):
-            self._pass(lambda batch: _run(self.model, batch), 0.0, 0.5, "calibration")
+        with watching({module: watch for module in names}):
+            self._pass(lambda batch: run_batch(self.model, batch), 0.0, 0.5, "calibration")
         inputs = {name: own for name, own in inputs.items() if own.samples}
         self._require_samples({name: own.samples for name, own in inputs.items()}, layers)
         for name, own in inputs.items():
@@ -386,35 +240,35 @@ class _Conversion:
 
     def _gather(
         self, module: torch.nn.Module, once: bool, start: float, share: float, name: str
-    ) -> tuple[_Inputs, Optional[_Drift]]:
+    ) -> tuple[Inputs, Optional[Drift]]:
         """What a layer reads now and how that differs from the dense model.
 
         ``once``: it is called once per batch, so that the rest of the model need not run.
         """
         cols = _weight(module)[0].numel()
-        inputs = _Inputs(cols)
-        drift = _Drift(cols) if self._others and self.settings.solves else None
+        inputs = Inputs(cols)
+        drift = Drift(cols) if self._others and self.settings.solves else None
         read: list[Tensor] = []
 
         def watch(module: torch.nn.Module, x: Tensor) -> None:
             read.append(x.detach().clone())  # the model may change it in place
             if once:
-                raise _Enough
+                raise Enough
 
         def run(batch: Any) -> None:
             if drift is not None:
                 with self._as_it_was():
-                    _run(self.model, batch)
+                    run_batch(self.model, batch)
             dense = read.copy()
             read.clear()
-            _run(self.model, batch)
+            run_batch(self.model, batch)
             for x in read:
                 inputs.add(module, x)
             if drift is not None:
                 drift.add(module, dense, read)
             read.clear()
 
-        with _watching({module: watch}):
+        with watching({module: watch}):
             self._pass(run, start, share, name)
         return inputs, drift if drift is not None and drift.comparable else None
 
@@ -443,12 +297,12 @@ class _Conversion:
                 last[:] = x, version, last[2] + 1
             own = calls.setdefault(names[module], _Calls(module))
             own.inputs.append(last[2])
-            own.samples += _count(module, x)
+            own.samples += count_rows(module, x)
 
         share = 1 / (len(layers) + 1)
-        with _watching({module: watch for module in names}):
+        with watching({module: watch for module in names}):
             batches = self._pass(
-                lambda batch: _run(self.model, batch), 0.0, share, "order of layers"
+                lambda batch: run_batch(self.model, batch), 0.0, share, "order of layers"
             )
         return {name: own for name, own in calls.items() if own.samples}, batches
 
@@ -471,8 +325,8 @@ class _Conversion:
         self,
         name: str,
         module: torch.nn.Module,
-        inputs: Optional[_Inputs],
-        drift: Optional[_Drift] = None,
+        inputs: Optional[Inputs],
+        drift: Optional[Drift] = None,
     ) -> None:
         settings, weight, bias = self.settings, _weight(module), module._parameters.get("bias")
         host = weight.detach().to("cpu", torch.float64).contiguous()
@@ -511,7 +365,7 @@ def _grouped(module: torch.nn.Module) -> bool:
     return getattr(module, "groups", 1) != 1
 
 
-def _require_finite(name: str, inputs: _Inputs) -> None:
+def _require_finite(name: str, inputs: Inputs) -> None:
     if not torch.isfinite(inputs.second).all():
         raise Error(f"{name}: its inputs have NaN or infinity")
 
@@ -570,7 +424,7 @@ def calibrate_and_convert_(
             up for their errors (adaprune and sparsegpt). Better, and slower: needs batches that can
             be read again, two passes over them for each layer, and a copy of the dense weights.
         support: which weights ``adaprune`` and ``absorption`` keep: ``magnitude``, ``wanda`` or,
-            with adaprune, ``sparsegpt``, which is its default here: the best in measurements.
+            with adaprune, ``sparsegpt``, which is its default: the best in measurements.
         transposable: masks that are N:M along outputs too.
         filter: called with name and module; true for the layers to convert.
         damping: of sparsegpt, as a share of the mean diagonal of G.
@@ -591,16 +445,15 @@ def calibrate_and_convert_(
     if layers_of(model):
         raise Error("the model is sparsified: densify_ it first")
     _check_batches(batches, sequential)
-    if support is None:
-        support = "sparsegpt" if method == "adaprune" else ""
-    settings = _Settings(pattern, method, support, transposable, damping)
+    kept_by = _core.support_of(method, support or "")
+    settings = _Settings(pattern, method, kept_by, transposable, damping)
     settings.check()
     places = list(_left_out(model, settings, filter, first_and_last_dense))
     layers = {name: module for name, module, problem in places if not problem}
     if not layers:
         why = next((f": {name or 'the model'}: {problem}" for name, _, problem in places), "")
         raise Error(f"the model has no layer to convert{why}")
-    with _evaluating(model), Progress("convert", shown=progress) as shown:
+    with evaluating(model), Progress("convert", shown=progress) as shown:
         conversion = _Conversion(model, batches, settings, shown)
         (conversion.sequential if sequential else conversion.parallel)(layers)
     report = ConversionReport()
