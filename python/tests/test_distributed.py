@@ -12,9 +12,11 @@ if not torch.distributed.is_available():
     pytest.skip("torch without torch.distributed", allow_module_level=True)
 import distributed_run as run  # noqa: E402
 import weft  # noqa: E402
+import weft.optimizer  # noqa: E402
 from weft.distributed import Ranks  # noqa: E402
 
-CASES = [(kind, recipe) for kind in ("ddp", "fsdp") for recipe in run.RECIPES]
+CASES = [(kind, recipe) for kind in run.KINDS for recipe in run.RECIPES]
+with_fsdp2 = pytest.mark.skipif("fsdp" not in run.KINDS, reason="FSDP2 needs torch 2.6")
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +64,21 @@ def test_two_ranks_agree_and_are_one_process(ranks, one_process, kind, recipe):
     assert ("as by one process" in first["text"]) == (recipe not in ("lbc", "bi-mask+lambda=0.1"))
 
 
+@with_fsdp2
 def test_a_sharded_run_goes_on_to_the_bit(ranks):
     for seen in ranks:
         expected, from_state_dict, from_checkpoint = seen["resumed"]
         assert from_state_dict == expected and from_checkpoint == expected
 
 
+@with_fsdp2
 def test_another_mask_is_an_error_on_every_rank(ranks):
     for seen in ranks:
         assert seen["another_mask"].startswith("4: ")
         assert "of rank 1 differs from that of rank 0 after step 2" in seen["another_mask"]
 
 
+@with_fsdp2
 def test_unequal_batches_are_noticed_and_said(ranks):
     for seen in ranks:
         warned, text = seen["unequal_batches"]
@@ -81,6 +86,7 @@ def test_unequal_batches_are_noticed_and_said(ranks):
         assert "23 tokens are not a multiple of 4" in seen["broken_groups"]
 
 
+@with_fsdp2
 def test_wrong_orders_are_refused(ranks):
     for seen in ranks:
         errors = dict(seen["wrong_orders"])
@@ -90,6 +96,7 @@ def test_wrong_orders_are_refused(ranks):
             assert weft.distributed.ORDER in message and "\n" not in message, (what, message)
 
 
+@with_fsdp2
 def test_what_else_works_on_two_ranks(ranks):
     for seen in ranks:
         assert seen["attach_before_ddp"][0] == seen["attach_before_ddp"][1]

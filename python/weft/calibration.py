@@ -140,13 +140,20 @@ def run_batch(model: torch.nn.Module, batch: Any) -> None:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """In eval() and without gradients; every module gets its mode back."""
+    """In eval() and without gradients; every module gets its mode back.
+
+    Without the fast path of torch's encoder layers, which reads weights and calls no layer: torch
+    2.4 takes it though there are hooks.
+    """
     modes = [(module, module.training) for module in model.modules()]
+    fast_path = torch.backends.mha.get_fastpath_enabled()
     model.eval()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad():
             yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
         for module, mode in modes:
             module.training = mode
 

@@ -39,7 +39,10 @@ def whole(tensor: Tensor) -> Tensor:
 
 def local_part(tensor: Tensor, like: Tensor) -> Tensor:
     """Of a whole tensor, this rank's part: as of ``like``, a sharded one. No communication."""
-    from torch.distributed.tensor import DTensor, Replicate
+    try:
+        from torch.distributed.tensor import DTensor, Replicate
+    except ImportError:  # torch 2.4
+        from torch.distributed._tensor import DTensor, Replicate  # type: ignore[no-redef]
 
     assert isinstance(like, DTensor)
     everywhere = [Replicate()] * like.device_mesh.ndim

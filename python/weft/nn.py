@@ -75,7 +75,8 @@ class SparseLayer(torch.nn.Module):
 
     def _key(self, weight: Tensor) -> Tensor:
         """Begins a pass: finds the masks that are due, and says which sample it draws."""
-        if is_sharded(self.weight):
+        # A graph is traced with gathered weights, and torch 2.4 cannot trace the question.
+        if not torch.compiler.is_compiling() and is_sharded(self.weight):
             raise Error(
                 f"{self._weft.settings.label or 'a layer'}: its weight is sharded in a forward "
                 "pass: call the module given to fully_shard, which gathers it (tensor parallel is "
