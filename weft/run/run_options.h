@@ -91,7 +91,7 @@ struct RecipeAtPattern {
 // Throws Error if the recipe does not go with its pattern.
 RecipeAtPattern parse_recipe_at(const std::string& text, const Pattern& otherwise);
 
-// Whose masks a run with dense weights counts the flips of (train/telemetry.h): those that
+// Whose masks a run with dense weights counts the flips of (train/dense_flips.h): those that
 // flips_of names, each at the pattern of the run if it has none of its own; with dense_flips alone
 // "ste", the plain top-N mask of every step. Empty: flips are not counted, or the recipe of the run
 // has masks of its own.

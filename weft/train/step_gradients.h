@@ -1,0 +1,66 @@
+// The gradients of one optimiser step:
+//
+//   dL/dw = mean over micro-batches of dL_i/dw,  then times clip / norm if norm > clip
+//
+// where norm is that of all gradients together. Gradients lie in the parameters, as backward()
+// leaves them. A loss or a norm that is not finite is an Error that names the layer or parameter
+// where it starts.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "weft/data/sample_order.h"
+#include "weft/run/run_options.h"
+#include "weft/run/run_position.h"
+#include "weft/torch/layer_module.h"
+#include "weft/torch/model.h"
+#include "weft/train/batch_source.h"
+
+namespace weft {
+
+using StepClock = std::chrono::steady_clock;
+inline double seconds_since(StepClock::time_point start) {
+  return std::chrono::duration<double>(StepClock::now() - start).count();
+}
+
+// Where the time of a step goes, in seconds. What is within forward, backward and step, layer by
+// layer, is in the telemetry.
+struct StepSplit {
+  double data = 0.0, forward = 0.0, backward = 0.0, clip = 0.0, step = 0.0;
+};
+
+// What a step computes its gradients with. Owns nothing.
+struct GradientInputs {
+  const RunOptions& options;
+  const BatchSource& source;
+  SampleOrder& order;
+  Model& model;
+  torch::optim::Optimizer& optimizer;
+  const std::atomic<int>* stop;  // looked at between micro-batches; may be null
+};
+
+// The mean loss of the micro-batches; moves position.data_position past their samples. Nothing if
+// it was stopped between two of them: then model, random numbers and position are as before.
+// Throws Error if a loss is not finite.
+std::optional<double> accumulate_gradients(const GradientInputs& inputs, RunPosition& position,
+                                           StepSplit& split);
+
+// Returns the norm before clipping; clip = 0 does not clip. The norm is that of the model's own
+// parameters: the scores of lbc are bookkeeping of the recipe, and must not shrink the step of the
+// weights. Their gradients are linear in those of the weights, and scaled with them, as a smaller
+// loss would. Throws Error if the norm is not finite; `step` is for its message.
+double clip_gradients(Model& model,
+                      const std::map<std::string, std::shared_ptr<LayerModule>>& layers,
+                      double clip, int64_t step);
+
+// For messages: the first parameter that is not finite, or that there is none.
+std::string parameter_not_finite(const Model& model);
+
+}  // namespace weft

@@ -1,0 +1,125 @@
+// What a run keeps on disk so that it survives a kill: run.json and checkpoints. The order of the
+// writes is what makes it safe: choices of the planner before the step that follows them, the
+// metrics before the checkpoint that counts their bytes, a new checkpoint before old ones go.
+#include "weft/core/atomic_file.h"
+#include "weft/core/parallel.h"
+#include "weft/core/text.h"
+#include "weft/train/run_checkpoint.h"
+#include "weft/train/trainer_state.h"
+
+namespace weft {
+
+void Trainer::State::begin_in(RunFolder empty) {
+  folder.emplace(std::move(empty));
+  try {
+    metrics.emplace(folder->metrics(), 0);
+    if (init) write_checkpoint();
+    write_record();
+  } catch (...) {
+    folder->discard();
+    throw;
+  }
+}
+
+void Trainer::State::write_record() {
+  revision_written = planner->revision();
+  record["plan"] = Json::parse(planner->saved(), "plan");
+  if (!record.contains("layers")) record["layers"] = layers_json(layers);
+  write_file_atomically(folder->record(), record.dump(2) + "\n");
+}
+
+void Trainer::State::record_choices() {
+  if (planner->revision() != revision_written) write_record();
+}
+
+void Trainer::State::settle_plan() {
+  planner->settle(position.step);
+  if (planner->revision() == revision_told) return;
+  revision_told = planner->revision();
+  std::vector<PlannedLayer> changed;
+  for (PlannedLayer& layer : layers) {
+    const auto found = named_layers.find(layer.report.name);
+    if (found == named_layers.end()) continue;
+    std::optional<LayerPlan> plan = found->second->sparse_plan();
+    if (!plan || !plan->is_decided() || (layer.plan && plan->has_paths_of(*layer.plan))) continue;
+    layer.plan = std::move(plan);
+    changed.push_back(layer);
+  }
+  record["layers"] = layers_json(layers);
+  write_record();
+  if (listener != nullptr && !changed.empty()) listener->on_plan(changed);
+}
+
+void Trainer::State::record_order_gains() {
+  for (PlannedLayer& layer : layers) {
+    const auto found = named_layers.find(layer.report.name);
+    if (found == named_layers.end() || found->second->state().row_order.empty()) continue;
+    const LayerTelemetry t = found->second->telemetry(/*costly=*/true);
+    if (t.retained_unpermuted) layer.order = {t.retained, *t.retained_unpermuted};
+  }
+  record["layers"] = layers_json(layers);
+}
+
+void Trainer::State::save() {
+  metrics->sync();
+  position.metrics_bytes = metrics->bytes();
+  record_choices();
+  write_checkpoint();
+  folder->remove_old_checkpoints();
+}
+
+void Trainer::State::write_checkpoint() {
+  save_run_checkpoint(folder->checkpoint(position.step), *parts.model, *optimizer, position);
+}
+
+bool Trainer::State::load_newest(const Json& saved) {
+  const std::string expected = fmt::format("{:08x}", data_checksum);
+  WEFT_CHECK(saved.contains("data_crc32") && saved["data_crc32"] == expected,
+             "data '{}' is not the data that this run started with (its checksum is {})",
+             parts.options.data, expected);
+  const RunPosition fresh = position;
+  std::vector<int64_t> refused;
+  for (const int64_t step : folder->checkpoints()) {
+    try {
+      position = load_checked(step, fresh.run);
+      for (const int64_t one : refused) folder->put_aside(one);
+      return true;
+    } catch (const std::exception& error) {  // of torch, too
+      const std::string what = error.what();
+      note(fmt::format("refused: {}", what.substr(0, what.find('\n'))));
+      position = fresh;
+      refused.push_back(step);
+    }
+  }
+  return refused.empty() && !init;
+}
+
+RunPosition Trainer::State::load_checked(int64_t step, const std::string& run) {
+  const auto path = folder->checkpoint(step);
+  RunPosition found;
+  try {
+    found = load_run_checkpoint(path, run, *parts.model, *optimizer);
+  } catch (const c10::Error& error) {
+    throw Error(
+        fmt::format("{}: {}", printable(path.string(), 4096), error.what_without_backtrace()));
+  }
+  WEFT_CHECK(found.step == step && step <= parts.options.steps &&
+                 found.data_position == step * parts.options.batch,
+             "{}: step {} at sample {} of the data does not match the end of step {}",
+             printable(path.string(), 4096), found.step, found.data_position, step);
+  return found;
+}
+
+void Trainer::State::note_changed_environment(const Json& saved) {
+  const Json now = environment_json(threads(), parse_precision(parts.options.precision));
+  for (const Json::Member& member : now.members()) {
+    const Json then = saved.contains(member.name) ? saved[member.name] : Json("unknown");
+    if (then == member.value) continue;
+    note(
+        fmt::format("{}: was {}, is {} now: the run continues, but not bit for bit as without "
+                    "the interruption",
+                    member.name, printable(then.dump()), member.value.dump()));
+  }
+}
+
+}  // namespace weft

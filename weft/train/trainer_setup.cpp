@@ -1,0 +1,105 @@
+// A run's state made from its options: model, planner, layers, optimiser. Nothing is written yet.
+#include "weft/core/parallel.h"
+#include "weft/train/optimizer.h"
+#include "weft/train/trainer_state.h"
+
+namespace weft {
+namespace {
+
+// The planner decides nothing while this is in scope.
+class Preview {
+ public:
+  explicit Preview(Planner& planner) : planner_(planner) { planner_.preview(true); }
+  ~Preview() { planner_.preview(false); }
+  Preview(const Preview&) = delete;
+  Preview& operator=(const Preview&) = delete;
+
+ private:
+  Planner& planner_;
+};
+
+InitRecord saved_init(const Json& saved, const std::string& file) {
+  WEFT_CHECK(saved.contains("init"), "{}: 'init' is missing", file);
+  return InitRecord::from_json(saved["init"], file);
+}
+
+}  // namespace
+
+Trainer::State::State(RunParts run_parts, const TrainerSetup& setup, const Json* saved,
+                      const std::string& file)
+    : parts(std::move(run_parts)),
+      listener(setup.listener),
+      order(static_cast<uint64_t>(parts.options.seed), parts.source->train_samples()) {
+  const RunOptions& options = parts.options;
+  options.check_training();
+  set_threads(options.threads > 0 ? static_cast<int>(options.threads) : threads());
+  at::set_num_threads(threads());
+  planner = setup.planner ? setup.planner
+            : saved       ? planner_of_mode(options.plan)
+                          : planner_of(options.plan);
+  data_checksum = parts.source->fingerprint();
+  if (!options.init.empty()) init = saved ? saved_init(*saved, file) : new_init();
+  position.run = run_name(options, data_checksum, init);
+  record = Json{{"format", "weft.run"},
+                {"version", 1},
+                {"options", options.to_json()},
+                {"environment", environment_json(threads(), parse_precision(options.precision))},
+                {"data_crc32", fmt::format("{:08x}", data_checksum)},
+                {"status", "running"}};
+  if (init) record["init"] = init->to_json();
+  const std::vector<DenseFlips::Counted> counted = flips_to_count();
+  if (!counted.empty()) dense_flips.emplace(*parts.model, counted);
+  std::vector<LayerReport> reports =
+      sparsify(*parts.model, sparsify_config(options, init, planner));
+  for (LayerReport& report : reports) layers.push_back({std::move(report), std::nullopt});
+  for (const auto& [name, layer] : layers_of(*parts.model)) named_layers[name] = layer;
+  if (init) give_row_orders();
+  optimizer = make_optimizer(*parts.model, options);
+  parts.model->train();
+}
+
+InitRecord Trainer::State::new_init() {
+  return load_init(parts.options.init, *parts.model,
+                   [this](const std::string& text) { note(text); });
+}
+
+std::vector<DenseFlips::Counted> Trainer::State::flips_to_count() const {
+  std::vector<DenseFlips::Counted> counted;
+  for (const RecipeAtPattern& one : counted_flips(parts.options)) {
+    RunOptions sparse = parts.options;
+    sparse.recipe = one.recipe;
+    sparse.pattern = one.pattern.str();
+    counted.push_back({one.str(), sparsify_config(sparse, init, planner)});
+  }
+  return counted;
+}
+
+void Trainer::State::give_row_orders() {
+  for (const auto& [tensor, row_order] : init->row_orders) {
+    const auto layer = named_layers.find(layer_of_weight(tensor).value_or(tensor));
+    if (layer == named_layers.end()) continue;
+    const LayerSettings& settings = layer->second->settings();
+    if (settings.recipe.has_fixed_mask() &&
+        settings.pattern == init->sparsity.tensors.at(tensor).pattern) {
+      layer->second->give_row_order(row_order);
+    }
+  }
+}
+
+void Trainer::State::rehearse() {
+  const torch::NoGradGuard no_grad;
+  const int64_t samples = parts.options.batch / parts.options.accumulate;
+  std::vector<int64_t> first(static_cast<size_t>(samples));
+  order.fill(0, first);
+  parts.model->eval();
+  const Batch batch = parts.source->train_batch(first, 0);
+  {
+    const Preview preview(*planner);
+    parts.model->forward(batch.inputs);
+  }
+  parts.model->train();
+  // What the next step is compared with.
+  if (dense_flips) position.step == 0 ? dense_flips->begin() : dense_flips->restore(position.step);
+}
+
+}  // namespace weft

@@ -1,0 +1,95 @@
+// Trainer::State: a run between two steps, and what its trainer does with it.
+//
+//   trainer.cpp         the loop: begin or resume, advance, finish
+//   trainer_setup.cpp   the state made from options, up to the first pass
+//   trainer_step.cpp    one step (step_gradients.h) and one evaluation, and what they report
+//   trainer_files.cpp   run.json and checkpoints: written as the run goes, read to resume it
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "weft/train/dense_flips.h"
+#include "weft/train/step_gradients.h"
+#include "weft/train/telemetry.h"
+#include "weft/train/trainer.h"
+
+namespace weft {
+
+struct Trainer::State {
+  // ─── trainer.cpp ───
+
+  double typical_step_seconds();
+  RunResult result_of_steps();
+
+  // ─── trainer_setup.cpp ───
+
+  // saved: the record of a run that is resumed, and its file; null: a new run.
+  State(RunParts run_parts, const TrainerSetup& setup, const Json* saved, const std::string& file);
+  InitRecord new_init();
+  std::vector<DenseFlips::Counted> flips_to_count() const;
+  // Of layers that keep the mask of a file.
+  void give_row_orders();
+  // A pass without a step: a model that does not fit its data shows before anything is written, and
+  // layers that begin sparse have their masks.
+  void rehearse();
+
+  // ─── trainer_step.cpp ───
+
+  // Whether it was taken, and not stopped.
+  bool take_step();
+  void after_step(StepReport& report, const StepSplit& split, bool costly);
+  // Nothing if it was stopped.
+  std::optional<EvalReport> evaluate_now();
+  bool is_evaluation_step() const;
+  bool stopped() const { return stop != nullptr && *stop != 0; }
+  void note(const std::string& text);
+
+  // ─── trainer_files.cpp ───
+
+  // The weights of a file are in the folder before the record makes it a run: whenever it is
+  // killed, it does not resume from other ones.
+  void begin_in(RunFolder empty);
+  void write_record();
+  // Before anything depends on new choices of the planner, they are written down.
+  void record_choices();
+  // After a step: what has been measured long enough is decided, and on disk before the next step
+  // follows it.
+  void settle_plan();
+  // What the row orders of layers have gained, at the end.
+  void record_order_gains();
+  void save();
+  void write_checkpoint();
+  // The newest checkpoint that is whole; those that are not are put aside, so that they are not
+  // counted among the last two. False if there are some, and none of them is.
+  bool load_newest(const Json& saved);
+  RunPosition load_checked(int64_t step, const std::string& run);
+  void note_changed_environment(const Json& saved);
+
+  // ─── members ───
+
+  std::optional<RunFolder> folder;
+  RunParts parts;
+  TrainerListener* listener;
+  SampleOrder order;
+  std::shared_ptr<Planner> planner;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::map<std::string, std::shared_ptr<LayerModule>> named_layers;
+  std::vector<PlannedLayer> layers;
+  std::optional<MetricsFile> metrics;
+  std::optional<DenseFlips> dense_flips;
+  const std::atomic<int>* stop = nullptr;  // of the call that is under way
+  bool evaluation_due = false;             // of this step, and not yet done
+  std::optional<InitRecord> init;          // if the weights are those of a file
+  RunPosition position;
+  Json record;
+  uint32_t data_checksum = 0;
+  int64_t revision_written = 0;
+  int64_t revision_told = -1;  // to the listener, and in the layers of the record
+};
+
+}  // namespace weft
