@@ -28,40 +28,68 @@ class LinearRun {
   // Deeper than a block of oneDNN's AVX-512 sgemm: within one it sums in order, as the sparse loop.
   static constexpr int64_t kTokens = 64, kIns = 520, kOuts = 48;
 
-  LinearRun(std::shared_ptr<Planner> planner, const std::string& recipe)
-      : layer_(kOuts, kIns), w_(gaussian(kOuts * kIns, 1)) {
-    layer_.configure(settings_with(std::move(planner), recipe));
+  LinearRun(std::shared_ptr<Planner> planner, const std::string& recipe, int micro_batches = 1,
+            int64_t total_steps = 1000)
+      : micro_batches_(micro_batches), layer_(kOuts, kIns), w_(gaussian(kOuts * kIns, 1)) {
+    LayerSettings settings = settings_with(std::move(planner), recipe);
+    settings.micro_batches = micro_batches;
+    settings.total_steps = total_steps;
+    layer_.configure(settings);
+    if (const auto shape = layer_.score_shape()) {
+      scores_.resize(static_cast<size_t>(shape->size()));
+      layer_.first_scores(scores_);
+    }
   }
 
+  // The results of all micro-batches, one after the other.
   StepResult step() {
-    const std::vector<float> x = gaussian(kTokens * kIns, 2), g = gaussian(kTokens * kOuts, 3);
-    StepResult y(kTokens * kOuts), dx(kTokens * kIns), dw(kOuts * kIns);
-    layer_.begin_pass(w_.data(), /*training=*/true);
-    const Pass pass = layer_.next_pass();
-    layer_.forward<float>(w_.data(), {x.data(), kTokens, kIns}, nullptr,
-                          {y.data(), kTokens, kOuts});
-    layer_.backward_data<float>(w_.data(), {g.data(), kTokens, kOuts}, {dx.data(), kTokens, kIns});
-    layer_.backward_weight<float>(w_.data(), {g.data(), kTokens, kOuts}, {x.data(), kTokens, kIns},
-                                  pass, {dw.data(), kOuts, kIns});
-    for (size_t i = 0; i < w_.size(); ++i) w_[i] -= 1e-3f * dw[i];
+    StepResult all;
+    std::vector<float> sum(kOuts * kIns);
+    for (int i = 0; i < micro_batches_; ++i) {
+      const std::vector<float> dw = micro_batch(static_cast<uint64_t>(i), all);
+      for (size_t j = 0; j < sum.size(); ++j) sum[j] += dw[j];
+    }
+    if (layer_.trains_scores()) {
+      std::vector<float> ds(scores_.size());
+      layer_.score_gradient(w_.data(), sum.data(), ds.data());
+      for (size_t i = 0; i < ds.size(); ++i) scores_[i] -= 1e-3f * ds[i];
+    }
+    for (size_t i = 0; i < w_.size(); ++i) w_[i] -= 1e-3f * sum[i];
     layer_.count_step();
-    layer_.bring_up_to_date(w_.data());
-    y.insert(y.end(), dx.begin(), dx.end());
-    y.insert(y.end(), dw.begin(), dw.end());
-    return y;
+    layer_.bring_up_to_date(weights());
+    return all;
   }
   void evaluate() {
     const std::vector<float> x = gaussian(kTokens * kIns, 2);
     StepResult y(kTokens * kOuts);
-    layer_.begin_pass(w_.data(), /*training=*/false);
-    layer_.forward<float>(w_.data(), {x.data(), kTokens, kIns}, nullptr,
+    layer_.begin_pass(weights(), /*training=*/false);
+    layer_.forward<float>(weights(), {x.data(), kTokens, kIns}, nullptr,
                           {y.data(), kTokens, kOuts});
   }
   const LinearLayer& layer() const { return layer_; }
 
  private:
+  LayerWeights weights() const { return {w_.data(), scores_}; }
+
+  // Appends y, dx and dw to `all`; returns dw.
+  std::vector<float> micro_batch(uint64_t number, StepResult& all) {
+    const std::vector<float> x = gaussian(kTokens * kIns, 2 + 2 * number),
+                             g = gaussian(kTokens * kOuts, 3 + 2 * number);
+    StepResult y(kTokens * kOuts), dx(kTokens * kIns), dw(kOuts * kIns);
+    layer_.begin_pass(weights(), /*training=*/true);
+    const Pass pass = layer_.next_pass();
+    layer_.forward<float>(weights(), {x.data(), kTokens, kIns}, nullptr,
+                          {y.data(), kTokens, kOuts});
+    layer_.backward_data<float>(weights(), {g.data(), kTokens, kOuts}, {dx.data(), kTokens, kIns});
+    layer_.backward_weight<float>(weights(), {g.data(), kTokens, kOuts}, {x.data(), kTokens, kIns},
+                                  pass, {dw.data(), kOuts, kIns});
+    for (const StepResult* one : {&y, &dx, &dw}) all.insert(all.end(), one->begin(), one->end());
+    return dw;
+  }
+
+  int micro_batches_;
   LinearLayer layer_;
-  std::vector<float> w_;
+  std::vector<float> w_, scores_;
 };
 
 class ConvRun {
@@ -164,6 +192,22 @@ TYPED_TEST(TrialSteps, SayHowTheResultThatCountsWasComputed) {
   TypeParam run(planner_of(PlanMode::kAuto), "sr-ste");
   for (int i = 0; i < 3; ++i) run.step();
   EXPECT_EQ(run.layer().telemetry(nullptr).plan_text(), "sparse/sparse/dense");
+}
+
+// Micro-batches of a step count as one sample, and none of them changes a number.
+TEST(TrialOfLinear, MicroBatchesOfAStepAreOneSample) {
+  for (const char* recipe : {"sr-ste", "t-sr-ste"}) {
+    SCOPED_TRACE(recipe);
+    const auto planner = planner_of(PlanMode::kAuto);
+    LinearRun measured(planner, recipe, /*micro_batches=*/3);
+    LinearRun sparse(planner_of(PlanMode::kSparse), recipe, /*micro_batches=*/3);
+    for (int64_t step = 0; step < Trial::kSteps; ++step) {
+      ASSERT_TRUE(step == 0 || planner->measured_before(step)) << "decided before step " << step;
+      ASSERT_EQ(measured.step(), sparse.step()) << "step " << step;
+    }
+    for (int64_t step = 0; step <= Trial::kSteps; ++step) measured.step();
+    EXPECT_FALSE(planner->measured_before(measured.layer().state().step)) << "it never ends";
+  }
 }
 
 }  // namespace

@@ -48,12 +48,13 @@ const PlanRequest kRequest{.shape = {512, 256, 128}, .pattern = Pattern(2, 4)};
 constexpr int kLayer = 0, kOther = 0;  // two layers, told apart by their addresses
 
 // Steps of a layer that asks for one product and needs these milliseconds for it.
-void take_steps(Planner& planner, int64_t first, int64_t end, double dense_ms, double sparse_ms) {
+void take_steps(Planner& planner, int64_t first, int64_t end, double dense_ms, double sparse_ms,
+                const PlanRequest& request = kRequest) {
   for (int64_t step = first; step < end; ++step) {
-    const Route route = planner.route(kRequest, Product::kForward, step, &kLayer);
+    const Route route = planner.route(request, Product::kForward, step, &kLayer);
     ASSERT_EQ(route.way, kSparse) << "at step " << step << " another result counts";
     ASSERT_EQ(route.contestants.size(), 2U) << "at step " << step;
-    planner.add_times(kRequest, Product::kForward, step, std::vector{dense_ms, sparse_ms});
+    planner.add_times(request, Product::kForward, step, std::vector{dense_ms, sparse_ms});
   }
 }
 
@@ -153,6 +154,47 @@ TEST(Route, WhatIsHardlyEverComputedIsMeasuredOn) {
   take_steps(planner, 0, 3, 6.0, 4.0);
   planner.settle(Trial::kSteps);
   EXPECT_EQ(planner.known(kRequest)[Product::kForward].cause, PlanCause::kMeasuring);
+}
+
+// Packing serves all micro-batches of a step, so their number is part of the question.
+TEST(Route, MicroBatchesAreMeasuredOnTheirOwn) {
+  Planner planner(PlanMode::kAuto, {});
+  PlanRequest four = kRequest;
+  four.products_per_pack = 4;
+  for (int64_t step = 0; step < Trial::kSteps; ++step) {
+    take_steps(planner, step, step + 1, 4.0, 6.0);
+    take_steps(planner, step, step + 1, 4.0, 3.0, four);
+  }
+  planner.settle(Trial::kSteps);
+  EXPECT_EQ(way_at(planner, Trial::kSteps), kDense);
+  EXPECT_EQ(planner.route(four, Product::kForward, Trial::kSteps, &kLayer).way, kSparse);
+  Planner again = Planner::from_saved(planner.saved());
+  EXPECT_EQ(again.route(kRequest, Product::kForward, Trial::kSteps, &kLayer).way, kDense);
+  EXPECT_EQ(again.route(four, Product::kForward, Trial::kSteps, &kLayer).way, kSparse);
+}
+
+// The union of lbc keeps fewer and fewer weights: 3:4 stands for it first, then 2:4. A trial that a
+// change of pattern leaves behind decides nothing, and nothing waits for it.
+TEST(Route, AChangeOfPatternLeavesItsTrialBehind) {
+  constexpr int64_t kChange = 10, kEnd = kChange + Trial::kSteps;
+  Planner planner(PlanMode::kAuto, {});
+  PlanRequest fuller = kRequest;
+  fuller.pattern = Pattern(3, 4);
+  take_steps(planner, 0, kChange, 4.0, 6.0, fuller);  // samples enough to decide
+  take_steps(planner, kChange, Trial::kSteps, 6.0, 4.0);
+  planner.settle(Trial::kSteps);
+  EXPECT_EQ(planner.known(fuller)[Product::kForward].cause, PlanCause::kMeasuring);
+  EXPECT_EQ(planner.known(kRequest)[Product::kForward].cause, PlanCause::kMeasuring)
+      << "the new pattern has its own sixteen steps";
+  take_steps(planner, Trial::kSteps, kEnd, 6.0, 4.0);
+  planner.settle(kEnd);
+  EXPECT_EQ(way_at(planner, kEnd), kSparse);
+  EXPECT_DOUBLE_EQ(planner.known(kRequest)[Product::kForward].ratio, 1.5) << "no times of 3:4";
+  EXPECT_FALSE(planner.measured_before(kEnd + 1)) << "it waits for the trial of 3:4";
+  Planner again = Planner::from_saved(planner.saved());
+  EXPECT_EQ(again.route(fuller, Product::kForward, 0, &kLayer).way, kSparse)
+      << "the result that counted";
+  EXPECT_EQ(way_at(again, kEnd), kSparse);
 }
 
 TEST(Route, EvaluationDoesAsTrainingDoes) {
