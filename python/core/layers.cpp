@@ -224,23 +224,31 @@ class PyLinear : public PyLayer {
  public:
   PyLinear(int64_t outs, int64_t ins) : PyLayer(std::make_unique<LinearLayer>(outs, ins)) {}
 
-  // x: [tokens, ins], y: [tokens, outs]
-  void forward(Address values, Address scores, Address x, int64_t tokens, Address bias, Address y) {
-    const auto [outs, ins, taps] = own().shape();
-    own().forward<float>(weights(values, scores), {at<const float>(x), tokens, ins},
-                         at<const float>(bias), {at<float>(y), tokens, outs});
+  // x: [tokens, ins], y: [tokens, outs]; bf16: they are, and so are g and dx
+  void forward(Address values, Address scores, Address x, int64_t tokens, Address bias, Address y,
+               bool bf16) {
+    in_precision(bf16, [&]<typename T>(T) {
+      const auto [outs, ins, taps] = own().shape();
+      own().forward<T>(weights(values, scores), {at<const T>(x), tokens, ins},
+                       at<const float>(bias), {at<T>(y), tokens, outs});
+    });
   }
-  void backward_data(Address values, Address scores, Address g, int64_t tokens, Address dx) {
-    const auto [outs, ins, taps] = own().shape();
-    own().backward_data<float>(weights(values, scores), {at<const float>(g), tokens, outs},
-                               {at<float>(dx), tokens, ins});
+  void backward_data(Address values, Address scores, Address g, int64_t tokens, Address dx,
+                     bool bf16) {
+    in_precision(bf16, [&]<typename T>(T) {
+      const auto [outs, ins, taps] = own().shape();
+      own().backward_data<T>(weights(values, scores), {at<const T>(g), tokens, outs},
+                             {at<T>(dx), tokens, ins});
+    });
   }
   void backward_weight(Address values, Address scores, Address g, Address x, int64_t tokens,
-                       const Key& key, Address dw) {
-    const auto [outs, ins, taps] = own().shape();
-    own().backward_weight<float>(weights(values, scores), {at<const float>(g), tokens, outs},
-                                 {at<const float>(x), tokens, ins}, pass_of(key),
-                                 {at<float>(dw), outs, ins});
+                       const Key& key, Address dw, bool bf16) {
+    in_precision(bf16, [&]<typename T>(T) {
+      const auto [outs, ins, taps] = own().shape();
+      own().backward_weight<T>(weights(values, scores), {at<const T>(g), tokens, outs},
+                               {at<const T>(x), tokens, ins}, pass_of(key),
+                               {at<float>(dw), outs, ins});
+    });
   }
   bool sample_scales(Address g, int64_t tokens, const Key& key, Address scales) {
     const int64_t first_token = key[3], group = own().settings().pattern.group();
@@ -253,6 +261,13 @@ class PyLinear : public PyLayer {
   }
 
  private:
+  // Calls run with a number of the type that activations have.
+  template <typename Run>
+  void in_precision(bool bf16, const Run& run) {
+    own().set_precision(bf16 ? Precision::kBf16 : Precision::kFp32);
+    if (bf16) return run(Bf16());
+    run(0.0f);
+  }
   LinearLayer& own() { return static_cast<LinearLayer&>(*layer_); }
 };
 

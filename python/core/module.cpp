@@ -6,6 +6,7 @@
 #include "weft/core/isa.h"
 #include "weft/core/parallel.h"
 #include "weft/core/version.h"
+#include "weft/kernel/tile/tile_unit.h"
 
 namespace weft::python {
 
@@ -16,6 +17,8 @@ NB_MODULE(_core, m) {
   m.def("threads", &threads);
   m.def("set_threads", &set_threads);
   m.def("isa", [] { return current_isa(); });
+  m.def("tile_unit", [] { return std::string(tile_unit_name(tile_unit())); });
+  force_tile_unit_from_environment();
   bind_functions(m);
   bind_packed(m);
   bind_files(m);

@@ -445,15 +445,47 @@ def test_export_for_inference():
         torch.testing.assert_close(exported.module()(x), model(x))
 
 
-def test_autocast_runs_on_the_fp32_kernels():
-    model, optimizer = sparsified("s-ste")
+@pytest.mark.parametrize("unit", [False, True], ids=["fp32 kernels", "bf16 kernels"])
+@pytest.mark.parametrize("recipe", ["s-ste+gradient=exact", "lbc"])
+def test_autocast_trains_on_wefts_kernels(recipe, unit):
+    model, optimizer = sparsified(recipe)
+    layers = [m for m in model if isinstance(m, weft.nn.Linear)]
+    for layer in layers:
+        layer._weft.narrow = unit
     x, y = batch()
+    F.cross_entropy(model(x), y).backward()
+    exact = [layer.weight.grad.clone() for layer in layers]
+    optimizer.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
         out = model(x)
         loss = F.cross_entropy(out.float(), y)
     loss.backward()
+    assert out.dtype == torch.bfloat16
+    for layer, wanted in zip(layers, exact):
+        assert layer.weight.grad.dtype == layer.bias.grad.dtype == torch.float32
+        found = layer.weight.grad
+        assert 0.97 < F.cosine_similarity(found.flatten(), wanted.flatten(), dim=0) < 1
+        assert {path for _, path, _ in layer._weft.core.plan()} == {"sparse"}
     optimizer.step()
-    assert out.dtype == torch.bfloat16 and model[2].weight.grad.dtype == torch.float32
+
+
+def test_bf16_products_are_those_of_rounded_operands():
+    layer = weft.nn.Linear(64, 48, recipe="sr-ste", pattern="2:4")
+    layer._weft.narrow = True
+    x = torch.randn(40, 64, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+    rounded = layer.effective_weight().bfloat16().float()
+    exact = x.bfloat16().float() @ rounded.t() + layer.bias
+    torch.testing.assert_close(y.float(), exact, rtol=2**-8, atol=1e-5)  # y is rounded once
+    assert layer(x).dtype == torch.float32  # in the same step, and before the backward pass
+    g = torch.randn_like(y)
+    y.backward(g)
+    torch.testing.assert_close(x.grad, g.float() @ rounded, rtol=2**-7, atol=1e-4)
+    torch.testing.assert_close(
+        layer.weight.grad, g.float().t() @ x.detach().bfloat16().float(), rtol=1e-5, atol=1e-4
+    )
+    torch.testing.assert_close(layer.bias.grad, g.float().sum(0), rtol=1e-5, atol=1e-5)
 
 
 # ---- models as users have them

@@ -112,6 +112,9 @@ class Engine:
         self.handle = next(_handles)
         _engines[self.handle] = self
         self.core = self.geometry.make_core()
+        # Whether autocast to bfloat16 multiplies in bf16: where the CPU has a unit for it. Without
+        # one fp32 kernels are faster, and convolutions have no others.
+        self.narrow = self.geometry.kernel is None and _core.tile_unit() != "none"
         s = self.settings
         self.core.configure(
             s.recipe, s.pattern, s.total_steps, s.seed, s.number, s.label, s.micro_batches,
@@ -301,10 +304,14 @@ class Engine:
         return (
             weight.device.type == "cpu"
             and weight.dtype == torch.float32
-            and x.dtype == torch.float32
+            and (x.dtype == torch.float32 or self.is_narrow(x))
             and weight.is_contiguous()
             and not self.plain
         )
+
+    def is_narrow(self, x: Tensor) -> bool:
+        """Whether x makes weft's kernels multiply in bf16."""
+        return self.narrow and x.dtype == torch.bfloat16
 
     plain = False  # for tests: leave weft's kernels out
 

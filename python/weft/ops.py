@@ -11,8 +11,9 @@ stamp of the masks. The first token is that of the rank, which the backward pass
 with any other key than that of the last `prepare` begins a pass of its own, without training. With
 the same arguments an operator gives the same result; what the engine keeps (packs) only saves work.
 
-fp32 on the CPU runs on weft's kernels. Other dtypes and devices run the same formulas on torch's
-operators with masked operands (`_Plain`).
+fp32 on the CPU runs on weft's kernels; so do bfloat16 activations of a linear layer with an fp32
+weight, under autocast, where the CPU has a unit for them. Other dtypes and devices run the same
+formulas on torch's operators with masked operands (`_Plain`).
 """
 
 # torch reads the types of the operators off these functions; 2.4 does not know list[int], nor
@@ -131,7 +132,7 @@ def linear(
     y = x.new_empty((*x.shape[:-1], outs))
     engine.core.forward(
         _address(engine.values(weight)), _address(scores), _address(rows),
-        rows.numel() // max(1, ins), _address(bias), _address(y),
+        rows.numel() // max(1, ins), _address(bias), _address(y), engine.is_narrow(x),
     )  # fmt: skip
     return y
 
@@ -162,18 +163,21 @@ def linear_backward(
     engine, pass_key = engine_of(layer), key.tolist()
     engine.require_stamp(pass_key)
     pass_key[3] = engine.first_token(g)
-    dx, dw, ds = (x.new_empty(0) for _ in range(3))
+    dx, dw, ds = x.new_empty(0), weight.new_empty(0), weight.new_empty(0)
     outs, ins = weight.shape
-    if engine.is_packed(x, weight) and g.dtype == torch.float32:
+    if engine.is_packed(x, weight) and g.dtype == x.dtype:
+        narrow = engine.is_narrow(x)
         rows, gradient = x.contiguous(), g.contiguous()
         tokens = gradient.numel() // max(1, outs)
         common = _address(engine.values(weight)), _address(scores), _address(gradient)
         if needs_x:
             dx = torch.empty(x.shape, dtype=x.dtype)
-            engine.core.backward_data(*common, tokens, _address(dx))
+            engine.core.backward_data(*common, tokens, _address(dx), narrow)
         if needs_weight:
             dw = torch.empty(weight.shape, dtype=weight.dtype)
-            engine.core.backward_weight(*common, _address(rows), tokens, pass_key[:4], _address(dw))
+            engine.core.backward_weight(
+                *common, _address(rows), tokens, pass_key[:4], _address(dw), narrow
+            )
     else:
         plain = _Plain(engine, weight)
         if needs_x:
@@ -222,7 +226,7 @@ def _linear_backward(ctx: Any, g: Tensor) -> Tuple[Any, ...]:
     return (
         dx if needs_x else None,
         dw if needs_weight else None,
-        g.reshape(-1, g.shape[-1]).sum(0) if needs_bias else None,
+        g.reshape(-1, g.shape[-1]).sum(0, dtype=weight.dtype) if needs_bias else None,
         ds if needs_scores else None,
         None,
         None,
@@ -300,7 +304,7 @@ def conv2d_backward(
     engine, pass_key = engine_of(layer), key.tolist()
     engine.require_stamp(pass_key)
     pass_key[3] = engine.first_token(g)
-    dx, dw, ds = (x.new_empty(0) for _ in range(3))
+    dx, dw, ds = x.new_empty(0), weight.new_empty(0), weight.new_empty(0)
     if engine.is_packed(x, weight) and g.dtype == torch.float32:
         common = _address(engine.values(weight)), _address(scores), _address(g), list(g.stride())
         if needs_x:

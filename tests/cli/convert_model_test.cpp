@@ -145,11 +145,13 @@ TEST_F(ConvertModel, RecoveryHasEveryStepAndLeavesTheRunAlone) {
   EXPECT_EQ(contents(weights_of("cnn")), before);
 }
 
-// The last rung is what convert writes: the same network, evaluated from the file.
+// The last rung is what convert writes on the same support: the same network, evaluated from the file.
 TEST_F(ConvertModel, WhatIsWrittenIsWhatRecoveryEvaluates) {
   const ScratchFolder folder;
   const std::string out = folder / "out.safetensors";
-  ASSERT_EQ(convert("cnn", out, {"--pattern", "1:4", "--method", "adaprune"}).code, 0);
+  const auto converted =
+      convert("cnn", out, {"--pattern", "1:4", "--method", "adaprune", "--support", "magnitude"});
+  ASSERT_EQ(converted.code, 0) << converted.err;
   const Json report =
       run({"recovery", run_of("cnn"), "--pattern", "1:4", "--samples", "128", "--json"}).json();
   EXPECT_DOUBLE_EQ(accuracy("cnn", out), report["rungs"][3]["eval_accuracy"].get<double>());

@@ -127,6 +127,45 @@ TEST(LayerWithoutTorch, ActivationsMayHaveGapsBetweenRows) {
   }
 }
 
+// The passes of a step may be in fp32 and in bf16, as with autocast around a part of a network: each
+// is what a layer of that precision computes, and what was begun before can go on.
+TEST(LayerWithoutTorch, ThePrecisionMayChangeBetweenProducts) {
+  constexpr int64_t kTokens = 12, kSize = 16;
+  const std::vector<float> w = gaussian(kSize * kSize, 1), x = gaussian(kTokens * kSize, 2);
+  std::vector<Bf16> x16(x.size());
+  for (size_t i = 0; i < x.size(); ++i) x16[i] = to_bf16(x[i]);
+  const auto wide = [&](LinearLayer& layer) {
+    std::vector<float> y(kTokens * kSize);
+    layer.forward<float>(w.data(), {x.data(), kTokens, kSize}, nullptr, {y.data(), kTokens, kSize});
+    return y;
+  };
+  const auto narrow = [&](LinearLayer& layer) {
+    std::vector<Bf16> y(kTokens * kSize);
+    layer.forward<Bf16>(w.data(), {x16.data(), kTokens, kSize}, nullptr,
+                        {y.data(), kTokens, kSize});
+    std::vector<float> out;
+    for (const Bf16 one : y) out.push_back(to_float(one));
+    return out;
+  };
+  for (const PlanMode mode : {PlanMode::kSparse, PlanMode::kDense}) {
+    LayerSettings settings = settings_of("s-ste", "2:4", mode);
+    LinearLayer mixed(kSize, kSize), in_bf16(kSize, kSize);
+    mixed.configure(settings);
+    settings.precision = Precision::kBf16;
+    in_bf16.configure(settings);
+    mixed.begin_pass({w.data()}, true);
+    in_bf16.begin_pass({w.data()}, true);
+    const std::vector<float> first = wide(mixed);
+    const int64_t stamp = mixed.stamp();
+    mixed.set_precision(Precision::kBf16);
+    EXPECT_EQ(narrow(mixed), narrow(in_bf16));
+    EXPECT_THROW(wide(mixed), Error);
+    mixed.set_precision(Precision::kFp32);
+    EXPECT_EQ(wide(mixed), first);
+    EXPECT_EQ(mixed.stamp(), stamp);
+  }
+}
+
 // A batch that is cut in two, each part told where it begins, draws the sample of the whole.
 TEST(LayerWithoutTorch, SamplesKnowWhereTheirTokensBegin) {
   constexpr int64_t kTokens = 16, kSize = 8;

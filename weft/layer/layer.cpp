@@ -139,6 +139,12 @@ LayerInput Layer::input_of(const LayerWeights& weights) const {
   return input;
 }
 
+void Layer::set_precision(Precision precision) {
+  if (precision == settings_.precision) return;
+  settings_.precision = precision;
+  operands_valid_ = false;
+}
+
 void Layer::forget_operands() {
   ++stamp_;
   operands_valid_ = false;

@@ -169,6 +169,10 @@ class Layer {
   // happens before the first pass: until then nothing has been chosen.
   void weights_changed(const LayerWeights& weights);
 
+  // Of the products from here on. Operands are rounded and packed again; state and stamp stay, so
+  // the passes of a step may differ in it.
+  void set_precision(Precision precision);
+
   // The next product makes its operands again.
   void forget_operands();
   // Changes with the operands: what was computed under another stamp belongs to other weights.

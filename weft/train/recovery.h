@@ -24,8 +24,8 @@
 
 namespace weft {
 
-// In the order of the report. kAdaprune: on the support of kMagnitude. kNorms: adaprune, then batch normalisation estimated again; left out
-// for networks without it.
+// In the order of the report. kAdaprune: on the support of kMagnitude. kNorms: adaprune, then batch
+// normalisation estimated again; left out for networks without it.
 enum class RecoveryStep : uint8_t {
   kMagnitude,
   kAbsorption,
