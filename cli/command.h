@@ -41,6 +41,8 @@ class Flags {
   virtual void require(const char* name) = 0;
   virtual void exclude(const char* name, const char* other) = 0;
 };
+// Names may be several, separated by commas: "--learning-rate,--lr". Of flags that take one value,
+// the last one wins; texts() collects all.
 
 class Command {
  public:
@@ -56,6 +58,7 @@ struct CommandEntry {
   std::string description;
   std::string examples;  // lines that teach, shown by --help
   std::unique_ptr<Command> command;
+  std::string group = "";  // the heading that `weft --help` lists it under
 };
 
 CommandEntry bench_attention_command();

@@ -1,9 +1,13 @@
 // The command line on CLI11.
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <limits>
 
 #include "cli/command.h"
 #include "weft/core/number.h"
+#include "weft/core/text.h"
 
 namespace weft::cli {
 namespace {
@@ -20,7 +24,7 @@ class CliFlags : public Flags {
   }
   void text(const char* name, const char* type, std::string& value, const char* help,
             const Problem& problem) override {
-    constrain(app_.add_option(name, value, help), type, problem);
+    constrain(last_wins(app_.add_option(name, value, help)), type, problem);
   }
   void texts(const char* name, const char* type, std::vector<std::string>& values, const char* help,
              const Problem& problem) override {
@@ -39,7 +43,7 @@ class CliFlags : public Flags {
                [=](const std::string& text) { return parse_number(text, low, high); });
   }
   void size(const char* name, uint64_t& value, const char* help) override {
-    app_.add_option(name, value, help)
+    last_wins(app_.add_option(name, value, help))
         ->transform(CLI::AsSizeValue(true))
         ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 50).description(""))
         ->type_name("SIZE");
@@ -62,9 +66,12 @@ class CliFlags : public Flags {
         return error.what();
       }
     };
-    app_.add_option(name, value, help)
+    last_wins(app_.add_option(name, value, help))
         ->transform(CLI::Validator(problem, range))
         ->capture_default_str();
+  }
+  static CLI::Option* last_wins(CLI::Option* option) {
+    return option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   static void constrain(CLI::Option* option, const char* type, const Problem& problem) {
     option->type_name(type);
@@ -84,13 +91,18 @@ CLI::App* find_subcommand(CLI::App& app, const std::string& name) {
 // "bench solve" goes under "bench", which is made when its first command comes.
 CLI::App* add_subcommand(CLI::App& root, const CommandEntry& entry) {
   const size_t space = entry.name.find(' ');
-  if (space == std::string::npos) return root.add_subcommand(entry.name, entry.description);
+  if (space == std::string::npos) {
+    CLI::App* command = root.add_subcommand(entry.name, entry.description);
+    if (!entry.group.empty()) command->group(entry.group);
+    return command;
+  }
   const std::string group = entry.name.substr(0, space);
   CLI::App* parent = find_subcommand(root, group);
   if (parent == nullptr) {
     parent = root.add_subcommand(
         group, "Benchmarks, each against a dense or reference peer in the same run");
     parent->require_subcommand(1);
+    if (!entry.group.empty()) parent->group(entry.group);
   }
   return parent->add_subcommand(entry.name.substr(space + 1), entry.description);
 }
@@ -100,14 +112,61 @@ std::string full_name(const CLI::App& app) {
   return called.empty() ? app.get_name() : app.get_name() + " " + full_name(*called.front());
 }
 
+// ": did you mean 'train'?" if a word is nearly one of `known`, else `otherwise`.
+std::string suggestion(const std::string& word, const std::vector<std::string>& known,
+                       const std::string& otherwise) {
+  if (known.empty()) return otherwise;
+  const std::string& nearest = nearest_word(word, known);
+  return is_likely_typo(word, nearest) ? fmt::format(": did you mean '{}'?", nearest) : otherwise;
+}
+
 // CLI11 answers a wrong command with "a subcommand is required" and does not name it.
-std::string unknown_command(int argc, char** argv, CLI::App& app) {
-  if (argc < 2 || argv[1][0] == '-' || find_subcommand(app, argv[1]) != nullptr) return "";
-  std::string known;
-  for (const CLI::App* command : app.get_subcommands({})) {
-    known += (known.empty() ? "" : ", ") + command->get_name();
+std::string unknown_command(const std::vector<std::string>& words, CLI::App& root) {
+  CLI::App* app = &root;
+  for (const std::string& word : words) {
+    if (word.starts_with('-') || app->get_subcommands({}).empty()) return "";
+    CLI::App* const next = find_subcommand(*app, word);
+    if (next == nullptr) {
+      std::vector<std::string> known;
+      for (const CLI::App* command : app->get_subcommands({})) known.push_back(command->get_name());
+      return fmt::format(
+          "unknown command '{}'{}", printable(word),
+          suggestion(word, known, fmt::format(": accepted are {}", fmt::join(known, ", "))));
+    }
+    app = next;
   }
-  return fmt::format("unknown command '{}': accepted are {}", argv[1], known);
+  return "";
+}
+
+// The first flag that the called command does not have. CLI11 would complain of what is missing
+// before it, and suggests nothing.
+std::string unknown_flag(const CLI::App& root) {
+  std::vector<std::string> left = root.remaining();
+  const CLI::App* app = &root;
+  while (!app->get_subcommands().empty()) {
+    app = app->get_subcommands().front();
+    const std::vector<std::string> more = app->remaining();
+    left.insert(left.end(), more.begin(), more.end());
+  }
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app->get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  for (const std::string& word : left) {
+    if (word.size() < 2 || word[0] != '-') continue;
+    const std::string flag = word.substr(0, word.find('='));
+    return fmt::format("unknown flag '{}'{}", printable(flag), suggestion(flag, known, ""));
+  }
+  return "";
+}
+
+// `weft help mask` and `weft` alone are written with --help.
+std::vector<std::string> with_help_flag(std::vector<std::string> words) {
+  if (words.empty()) return {"--help"};
+  if (words.front() != "help") return words;
+  words.erase(words.begin());
+  words.push_back("--help");
+  return words;
 }
 
 }  // namespace
@@ -115,20 +174,22 @@ std::string unknown_command(int argc, char** argv, CLI::App& app) {
 Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& commands,
                           const std::string& version) {
   CLI::App app(
-      "N:M sparsity: find masks, check and pack files, count masks.\n"
-      "A pattern 2:4 keeps at most 2 of every 4 consecutive weights.",
+      "Train neural networks whose weights are N:M sparse, and make trained ones sparse.\n"
+      "A pattern 2:4 keeps at most 2 of every 4 consecutive weights. weft trains with the methods\n"
+      "of the papers (weft recipes), prunes and converts checkpoints, checks and packs them, and\n"
+      "multiplies sparse weights faster than dense ones where that is measured to pay.",
       "weft");
   app.set_version_flag("--version", version);
   app.require_subcommand(1);
   app.get_formatter()->column_width(36);
   app.footer(
       "Examples:\n"
-      "  weft mask model.safetensors sparse.safetensors --pattern 2:4 --transposable\n"
+      "  weft train --recipe s-ste --pattern 2:4 --out runs/first\n"
+      "  weft convert model.safetensors sparse.safetensors --pattern 2:4\n"
       "  weft check sparse.safetensors\n"
       "  weft pack sparse.safetensors packed.safetensors\n"
-      "  weft ladder model.safetensors\n"
       "\n"
-      "`weft COMMAND --help` shows the flags of a command, with examples.");
+      "`weft help COMMAND` shows the flags of a command, with examples.");
 
   Parsed parsed;
   for (CommandEntry& entry : commands) {
@@ -138,15 +199,18 @@ Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& comm
     subcommand->footer("Examples:\n" + entry.examples);
     subcommand->callback([&parsed, &entry] { parsed.command = entry.command.get(); });
   }
+  std::vector<std::string> words = with_help_flag({argv + std::min(argc, 1), argv + argc});
   try {
-    parsed.error = unknown_command(argc, argv, app);
-    if (parsed.error.empty()) app.parse(argc, argv);
+    parsed.error = unknown_command(words, app);
+    std::ranges::reverse(words);  // as CLI11 wants them
+    if (parsed.error.empty()) app.parse(std::move(words));
   } catch (const CLI::CallForVersion&) {
     parsed.help = version + "\n";
   } catch (const CLI::Success&) {  // --help
     parsed.help = app.help();      // of the command that was called, if one was
   } catch (const CLI::ParseError& error) {
-    parsed.error = error.what();
+    parsed.error = unknown_flag(app);
+    if (parsed.error.empty()) parsed.error = error.what();
   }
   parsed.name = full_name(app);
   if (!parsed.error.empty()) parsed.exit_code = 2;

@@ -41,34 +41,44 @@ std::vector<CommandEntry> commands(int, char** argv) {
   // What is left to do when the flags of a command are checked.
   const auto pass_on = [argv](const auto&) -> int { become_weft_train(argv); };
   std::vector<CommandEntry> commands;
-  commands.push_back(mask_command());
-  commands.push_back(check_command());
-  commands.push_back(convert_command([argv](const ModelFlags&) -> std::unique_ptr<ModelToConvert> {
+  std::string group;
+  const auto add = [&](CommandEntry entry) {
+    entry.group = group;
+    commands.push_back(std::move(entry));
+  };
+  group = "Train";
+  add(train_command(pass_on));
+  add(compare_command(pass_on));
+  add(eval_command(pass_on));
+  add(generate_command());
+  add(recipes_command());
+  group = "Make a trained model sparse";
+  add(convert_command([argv](const ModelFlags&) -> std::unique_ptr<ModelToConvert> {
     become_weft_train(argv);  // the network of a run needs libtorch, converting does not
   }));
-  commands.push_back(info_command());
-  commands.push_back(pack_command());
-  commands.push_back(unpack_command());
-  commands.push_back(merge_command());
-  commands.push_back(ladder_command());
-  commands.push_back(diversity_command());
-  commands.push_back(plan_command());
-  commands.push_back(recipes_command());
-  commands.push_back(kernels_command());
-  commands.push_back(solvers_command());
-  commands.push_back(synth_command());
-  commands.push_back(generate_command());
-  commands.push_back(train_command(pass_on));
-  commands.push_back(compare_command(pass_on));
-  commands.push_back(eval_command(pass_on));
-  commands.push_back(recovery_command(pass_on));
-  commands.push_back(bench_convert_command());
-  commands.push_back(bench_gemm_command());
-  commands.push_back(bench_conv_command());
-  commands.push_back(bench_attention_command());
-  commands.push_back(bench_solve_command());
-  commands.push_back(bench_layer_command(pass_on));
-  commands.push_back(bench_step_command(pass_on));
+  add(mask_command());
+  add(merge_command());
+  add(ladder_command());
+  add(recovery_command(pass_on));
+  group = "Files";
+  add(info_command());
+  add(check_command());
+  add(pack_command());
+  add(unpack_command());
+  add(synth_command());
+  group = "Masks";
+  add(solvers_command());
+  add(diversity_command());
+  group = "Speed";
+  add(plan_command());
+  add(kernels_command());
+  add(bench_convert_command());
+  add(bench_gemm_command());
+  add(bench_conv_command());
+  add(bench_attention_command());
+  add(bench_solve_command());
+  add(bench_layer_command(pass_on));
+  add(bench_step_command(pass_on));
   return commands;
 }
 

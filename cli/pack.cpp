@@ -211,7 +211,7 @@ CommandEntry pack_command() {
 }
 
 CommandEntry unpack_command() {
-  return {"unpack", "Transpose a packed checkpoint back into a dense one",
+  return {"unpack", "Restore the dense checkpoint from a packed one",
           "  weft unpack packed.safetensors sparse.safetensors\n"
           "  weft unpack packed/ sparse/\n"
           "\n"

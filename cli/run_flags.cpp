@@ -41,7 +41,8 @@ void RunFlags::declare(Flags& flags, const std::vector<std::string>& except) {
   }
   for (Value& value : values_) {  // no longer moves
     const OptionField& field = *value.field;
-    const std::string name = "--" + field.name, help = help_of(field);
+    const std::string name = "--" + field.name + (field.alias.empty() ? "" : ",--" + field.alias);
+    const std::string help = help_of(field);
     if (field.kind == OptionKind::kSwitch) {
       flags.flag(name.c_str(), value.on, help.c_str());
     } else if (field.kind == OptionKind::kTexts) {

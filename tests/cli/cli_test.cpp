@@ -27,7 +27,6 @@ TEST(Usage, WrongCommandLinesAreOneLineAndExitCode2) {
   const ScratchFolder folder;
   const std::string model = write_model(folder), out = folder / "out.safetensors";
   const std::vector<std::vector<std::string>> wrong = {
-      {},
       {"nonsense"},
       {"mask"},
       {"mask", model, out},
@@ -69,8 +68,9 @@ std::vector<std::vector<std::string>> commands_below(const std::vector<std::stri
   std::vector<std::vector<std::string>> found;
   bool listed = false;
   for (std::string line; std::getline(lines, line);) {
-    if (line == "Subcommands:") {
-      listed = true;
+    if (line.ends_with(":") && !line.starts_with(" ")) {  // the heading of a group of commands
+      const std::set<std::string> others = {"Options:", "Positionals:", "Examples:"};
+      listed = !others.contains(line);
     } else if (listed && line.starts_with("  ") && line[2] != ' ') {
       std::vector<std::string> command = words;
       command.push_back(line.substr(2, line.find(' ', 2) - 2));
@@ -154,6 +154,40 @@ TEST(Usage, NumbersAreDecimal) {
 
 TEST(Usage, AnUnknownCommandIsNamed) {
   expect_one_line(run({"nonsense"}), 2, {"nonsense", "mask", "check"});
+}
+
+TEST(Usage, TyposOfCommandsAndFlagsGetASuggestion) {
+  expect_one_line(run({"trian"}), 2, {"'trian'", "did you mean 'train'?"});
+  expect_one_line(run({"bench", "gem"}), 2, {"'gem'", "did you mean 'gemm'?"});
+  expect_one_line(run({"help", "chek"}), 2, {"did you mean 'check'?"});
+  // Also where the flag that was meant is missing now.
+  expect_one_line(run({"mask", "in", "out", "--patern", "2:4"}), 2,
+                  {"unknown flag '--patern'", "did you mean '--pattern'?"});
+  expect_one_line(run({"train", "--out", "x", "--step=3"}), 2, {"did you mean '--steps'?"});
+  const Outcome far = run({"info", "x", "--zzzzzz"});
+  expect_one_line(far, 2, {"unknown flag '--zzzzzz'"});
+  EXPECT_FALSE(contains(far.err, "did you mean")) << far.err;
+}
+
+TEST(Help, ComesWithoutACommandAndByTheWordHelp) {
+  const Outcome bare = run({});
+  EXPECT_EQ(bare.code, 0) << bare.err;
+  EXPECT_EQ(bare.out, run({"--help"}).out);
+  EXPECT_EQ(bare.out, run({"help"}).out);
+  EXPECT_EQ(run({"help", "mask"}).out, run({"mask", "--help"}).out);
+  EXPECT_EQ(run({"help", "bench", "gemm"}).out, run({"bench", "gemm", "--help"}).out);
+  EXPECT_TRUE(bare.out.starts_with("Train neural networks")) << bare.out;
+  EXPECT_LT(bare.out.find("\n  train "), bare.out.find("\n  mask ")) << "training comes first";
+  EXPECT_TRUE(contains(bare.out, "Train:\n  train ")) << bare.out;
+}
+
+TEST(Usage, OfAFlagWithOneValueTheLastOneWins) {
+  const ScratchFolder folder;
+  const std::string model = write_model(folder), out = folder / "out.safetensors";
+  const Outcome outcome = run({"mask", model, out, "--pattern", "1:4", "--pattern", "2:4",
+                               "--threads", "1", "--threads", "2", "--json", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.json()["pattern"], "2:4");
 }
 
 TEST(Usage, NobodyListeningIsNoCrash) {

@@ -47,6 +47,15 @@ TEST(Printable, CutsLongTextAndNeverInsideACharacter) {
   EXPECT_LT(printable(std::string(1'000'000, '\n')).size(), 130u);
 }
 
+TEST(NearestWord, TakesTheFewestEdits) {
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  EXPECT_EQ(edit_distance("", "abc"), 3u);
+  EXPECT_EQ(nearest_word("stps", std::vector<std::string>{"seed", "steps", "stops"}), "steps");
+  EXPECT_TRUE(is_likely_typo("trian", "train"));
+  EXPECT_TRUE(is_likely_typo("gem", "gemm"));
+  EXPECT_FALSE(is_likely_typo("nonsense", "recipes"));
+}
+
 TEST(ShapeText, ListsTheDimensions) {
   EXPECT_EQ(shape_text(std::vector<int64_t>{}), "[]");
   EXPECT_EQ(shape_text(std::vector<int64_t>{768, 3072}), "[768, 3072]");

@@ -93,6 +93,7 @@ steps = 3
 TEST(RunOptions, AWrongConfigurationIsNamedWithItsLine) {
   EXPECT_TRUE(contains(config_problem("steps = 3\nlerning-rate = 1"),
                        "run.toml:2: unknown key 'lerning-rate': did you mean 'learning-rate'?"));
+  EXPECT_TRUE(contains(config_problem("lr = -1"), "run.toml:1: lr: -1 is not in"));
   EXPECT_TRUE(contains(config_problem("weight_decay = 1"), "did you mean 'weight-decay'?"));
   EXPECT_TRUE(contains(config_problem("steps = -1"), "run.toml:1: steps: -1 is not in [1,"));
   EXPECT_TRUE(contains(config_problem("steps = 1.5"), "'1.5' is no whole number"));

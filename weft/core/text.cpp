@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <vector>
+
 namespace weft {
 namespace {
 
@@ -76,6 +79,31 @@ std::string printable(std::string_view text, size_t most) {
     text.remove_prefix(sequence.size());
   }
   return result;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+const std::string& nearest_word(std::string_view word, std::span<const std::string> known) {
+  return *std::ranges::min_element(
+      known, {}, [&](const std::string& each) { return edit_distance(word, each); });
+}
+
+bool is_likely_typo(std::string_view word, std::string_view known) {
+  // Two letters that changed places are two edits.
+  return edit_distance(word, known) <= (known.size() < 5 ? 1 : known.size() < 9 ? 2 : 3);
 }
 
 std::string shape_text(std::span<const int64_t> shape) {

@@ -122,6 +122,11 @@ void check_flips_of(const RecipeAtPattern& counted) {
              printable(counted.recipe));
 }
 
+OptionField with_alias(OptionField field, const char* alias) {
+  field.alias = alias;
+  return field;
+}
+
 std::vector<OptionField> make_fields() {
   constexpr int64_t kMany = int64_t{1} << 40;
   using O = RunOptions;
@@ -162,8 +167,9 @@ std::vector<OptionField> make_fields() {
               "Images, or windows of text, per step; 0: the model's default"),
       integer("accumulate", &O::accumulate, 1, 1 << 16, "Micro-batches per step"),
       text("optimizer", "NAME", &O::optimizer, one_of({"adamw", "sgd"}), "adamw or sgd"),
-      number("learning-rate", &O::learning_rate, 0, 1e6,
-             "Peak learning rate; 0: the model's default"),
+      with_alias(number("learning-rate", &O::learning_rate, 0, 1e6,
+                        "Peak learning rate; 0: the model's default"),
+                 "lr"),
       number("momentum", &O::momentum, 0, 0.99999, "SGD momentum / AdamW beta1"),
       number("beta2", &O::beta2, 0, 0.9999999, "AdamW beta2"),
       number("weight-decay", &O::weight_decay, 0, 1e6, "Weight decay, on matrices only"),
@@ -199,21 +205,6 @@ std::vector<OptionField> make_fields() {
       text("export", "dense|packed", &O::exports, one_of({"dense", "packed"}),
            "packed: also write packed.safetensors, without zeros"),
   };
-}
-
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
 }
 
 Json json_of(const OptionField& field, const RunOptions& options) {
@@ -279,11 +270,14 @@ std::span<const OptionField> option_fields() {
 
 const OptionField& option_field(const std::string& name, const std::string& what) {
   const auto fields = option_fields();
-  const auto nearest = std::ranges::min_element(
-      fields, {}, [&](const OptionField& field) { return edit_distance(field.name, name); });
-  WEFT_CHECK(nearest->name == name, "{}: unknown key '{}': did you mean '{}'?", what,
-             printable(name), nearest->name);
-  return *nearest;
+  const auto found = std::ranges::find_if(fields, [&](const OptionField& field) {
+    return field.name == name || (!field.alias.empty() && field.alias == name);
+  });
+  if (found != fields.end()) return *found;
+  std::vector<std::string> names;
+  for (const OptionField& field : fields) names.push_back(field.name);
+  throw Error(fmt::format("{}: unknown key '{}': did you mean '{}'?", what, printable(name),
+                          nearest_word(name, names)));
 }
 
 void RunOptions::check_training() const {

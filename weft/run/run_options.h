@@ -113,6 +113,7 @@ struct OptionField {
   // Values as text; several only for kTexts. set throws Error that names the field.
   std::function<std::vector<std::string>(const RunOptions&)> get;
   std::function<void(RunOptions&, const std::vector<std::string>&)> set;
+  std::string alias = "";  // a second name, as flag and as key: "lr"
 };
 std::span<const OptionField> option_fields();
 
