@@ -264,7 +264,7 @@ std::vector<LayerRecord> bench_layer(const LayerPlanToBench& plan,
         const LayerTelemetry telemetry = benches[i]->telemetry();
         records.push_back({names[i], pattern, shape, samples[i].medians(median(dense_steps)),
                            telemetry.plan_text(), telemetry.retained, telemetry.backward_kept,
-                           benches[i]->phases()});
+                           benches[i]->phases(), static_cast<int>(dense_steps.size())});
       }
     }
   }

@@ -51,6 +51,7 @@ struct LayerRecord {
   double retained;                 // Σ |w| that the forward operand keeps, of all
   double backward_kept;            // entries of the forward operand that the backward one has, too
   std::vector<LayerPhase> phases;  // one, or those of lbc
+  int rounds = 0;                  // more than planned on a busy machine
 };
 
 // A recipe that does not go with a pattern (two-draw sampling at 1:4) is left out there.

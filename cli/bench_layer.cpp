@@ -78,6 +78,7 @@ void print_layer_records_json(const std::vector<bench::LayerRecord>& records) {
                     {"retained", r.retained},
                     {"backward_kept", r.backward_kept},
                     {"phases", phases},
+                    {"rounds", r.rounds},
                     {"cpu", where.cpu},
                     {"compiler", where.compiler},
                     {"commit", where.commit}});
