@@ -104,7 +104,8 @@ AsmOperand parse_operand(std::string_view text, const uint8_t* next, const Machi
 }  // namespace
 
 AsmInstruction parse_asm(std::string_view text, const uint8_t* next, const MachineState& state) {
-  take(text, "{evex} ");
+  take(text, "{evex}");
+  while (text.starts_with(' ')) text.remove_prefix(1);  // newer assemblers drop the space
   AsmInstruction instruction;
   const size_t space = text.find(' ');
   instruction.name = text.substr(0, space);
