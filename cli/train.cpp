@@ -11,7 +11,6 @@
 #include "weft/core/isa.h"
 #include "weft/core/text.h"
 #include "weft/report/table.h"
-#include "weft/run/resume_options.h"
 #include "weft/train/trainer.h"
 
 namespace weft::cli {
@@ -154,39 +153,11 @@ class TrainDisplay : public TrainerListener {
   Clock::time_point begun_, drawn_;
 };
 
-// Where a run goes, and with which options; fresh: there is none yet.
-struct Start {
-  std::string folder;
-  RunOptions options;
-  bool fresh = true;
-};
-
-Start start_of(const TrainArguments& arguments) {
-  std::error_code failure;
-  if (arguments.starts_or_continues() &&
-      std::filesystem::exists(std::filesystem::path(arguments.out) / "run.json", failure)) {
-    return {arguments.out, options_to_continue(arguments.out, arguments.run.options().resolved()),
-            false};
-  }
-  if (arguments.resume.empty() || arguments.starts_or_continues()) {
-    return {arguments.out, arguments.run.options(), true};
-  }
+RunOptions options_to_resume(const TrainArguments& arguments) {
   RunOptions options = resume_options(arguments.resume);
-  arguments.run.apply(options);
-  return {arguments.resume, options, false};
-}
-
-bool has_nothing_left(const Start& start) {
-  return !start.fresh && is_finished_run(start.folder) &&
-         start.options.steps == resume_options(start.folder).steps;
-}
-
-void print_finished(const std::string& folder) {
-  const RunResult result = read_run_result(folder);
-  print(fmt::format(
-      "{}: finished after {} steps, with accuracy {} and eval loss {:.4f}. "
-      "--resume with more --steps extends it.\n",
-      printable(folder, 4096), result.eval.step, percent(result.eval.accuracy), result.eval.loss));
+  // Only --threads can have been given.
+  if (!arguments.run.given().empty()) options.threads = arguments.run.options().threads;
+  return options;
 }
 
 void print_start(const Trainer& trainer) {
@@ -242,12 +213,9 @@ void print_result(const Trainer& trainer, const RunResult& r) {
 }  // namespace
 
 int train_work(const TrainArguments& arguments) {
-  const Start start = start_of(arguments);
-  if (has_nothing_left(start)) {
-    print_finished(start.folder);
-    return 0;
-  }
-  const auto& [folder, options, fresh] = start;
+  const bool fresh = arguments.resume.empty();
+  const std::string& folder = fresh ? arguments.out : arguments.resume;
+  const RunOptions options = fresh ? arguments.run.options() : options_to_resume(arguments);
   if (options.threads > 0) set_threads(static_cast<int>(options.threads));
   TrainDisplay display;
   TrainerSetup setup;

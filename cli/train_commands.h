@@ -26,8 +26,6 @@ struct TrainArguments {
 
   void declare(Flags& flags);
   void check() const;
-  // --out DIR --resume auto: starts the run, or continues it if there is one.
-  bool starts_or_continues() const { return resume == "auto"; }
 };
 
 struct CompareArguments {

@@ -242,16 +242,6 @@ TEST(StepSeconds, NeedsEveryStepOnce) {
   EXPECT_TRUE(contains(problem(one + "{half"), "m:2"));
 }
 
-TEST(StepSeconds, OfThinnedMetricsAreThoseOfTheStepsWithALine) {
-  const ScratchFolder scratch;
-  std::ofstream(scratch / "m") << "{\"step\":3,\"step_ms\":5}\n{\"step\":6,\"step_ms\":6}\n";
-  EXPECT_EQ(read_step_seconds(scratch / "m", 8, 3).size(), 2U);
-  EXPECT_TRUE(contains(message_of([&] { read_step_seconds(scratch / "m", 9, 3); }),
-                       "has 2 steps, but the run has 3"));
-  EXPECT_TRUE(contains(message_of([&] { read_step_seconds(scratch / "m", 8, 2); }),
-                       "m:1: not the line of step 2"));
-}
-
 // Steps in which the planner measured take longer than the run's.
 TEST(StepSeconds, TypicalStepsAreThoseInWhichNothingWasMeasured) {
   const ScratchFolder scratch;

@@ -11,7 +11,7 @@ namespace weft {
 
 RunParts make_parts(const RunOptions& options) {
   RunParts parts;
-  parts.options = options.resolved().with_absolute_data();
+  parts.options = options.resolved();
   parts.options.check();
   parts.source = make_batch_source(parts.options);
   parts.model = make_model(parts.options, parts.source->shape());
@@ -52,21 +52,6 @@ RunParts resolved(RunParts parts) {
   return parts;
 }
 
-// Whether a run goes on with this many steps: an unfinished one, or one that gets more.
-void require_steps_left(const RunFolder& folder, const Json& saved, int64_t steps,
-                        const std::string& record) {
-  const std::string name = printable(folder.path().string(), 4096);
-  const std::vector<int64_t> checkpoints = folder.checkpoints();
-  const int64_t taken = checkpoints.empty() ? 0 : checkpoints.front();
-  WEFT_CHECK(steps >= taken, "{}: the run has taken {} steps already: accepted are {} or more",
-             name, taken, taken);
-  if (saved["status"] != "done") return;
-  WEFT_CHECK(steps > RunOptions::from_json(saved["options"], record).steps,
-             "{}: the run is done: extend it with more steps, or see `weft eval {}`", name, name);
-  WEFT_CHECK(!checkpoints.empty(),
-             "{}: the run is done, and its last checkpoint is gone: it cannot be extended", name);
-}
-
 uint64_t file_bytes(const std::filesystem::path& path) {
   std::error_code failure;
   const auto bytes = std::filesystem::file_size(path, failure);
@@ -80,9 +65,7 @@ uint64_t file_bytes(const std::filesystem::path& path) {
 double Trainer::State::typical_step_seconds() {
   const double mean = position.train_seconds / static_cast<double>(position.step);
   try {
-    return typical_seconds(
-               read_step_seconds(folder->metrics(), position.step, parts.options.metrics_every))
-        .value_or(mean);
+    return typical_seconds(read_step_seconds(folder->metrics(), position.step)).value_or(mean);
   } catch (const Error& error) {
     note(error.what());
     return mean;
@@ -117,10 +100,8 @@ Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
                        const TrainerSetup& setup) {
   RunFolder::require_free(folder);
   if (!parts.options.init.empty()) {
-    refuse_overwriting(
-        "--out",
-        {folder / "best.safetensors", folder / "model.safetensors", folder / "packed.safetensors"},
-        {{"--init", Checkpoint::open(parts.options.init).paths()}});
+    refuse_overwriting("--out", {folder / "model.safetensors", folder / "packed.safetensors"},
+                       {{"--init", Checkpoint::open(parts.options.init).paths()}});
   }
   // What can be wrong with the options shows before anything is written.
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, nullptr, "");
@@ -140,8 +121,8 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
   const std::string name = printable(folder.string(), 4096);
   RunFolder held = RunFolder::open(folder);  // from here on the record cannot change
   const Json saved = read_run_record(folder);
+  WEFT_CHECK(saved["status"] != "done", "{}: the run is done: see `weft eval {}`", name, name);
   const std::string record = name + "/run.json";
-  require_steps_left(held, saved, parts.options.steps, record);
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, &saved, record);
   state->folder.emplace(std::move(held));
   remember_plan(*state->planner, saved["plan"], record);
@@ -170,15 +151,11 @@ void Trainer::advance(int64_t steps, const std::atomic<int>* stop) {
     if (state.evaluation_due) state.evaluation_due = !state.evaluate_now().has_value();
     return !state.evaluation_due;
   };
-  try {
-    for (int64_t i = 0; i < steps && !state.stopped() && !finished(); ++i) {
-      if (!evaluated() || !state.take_step()) return;
-      state.evaluation_due = state.is_evaluation_step();
-      if (!evaluated()) return;
-      if (every > 0 && state.position.step % every == 0 && !finished()) state.save();
-    }
-  } catch (const Diverged& error) {
-    throw Diverged(error.what() + state.way_back());
+  for (int64_t i = 0; i < steps && !state.stopped() && !finished(); ++i) {
+    if (!evaluated() || !state.take_step()) return;
+    state.evaluation_due = state.is_evaluation_step();
+    if (!evaluated()) return;
+    if (every > 0 && state.position.step % every == 0 && !finished()) state.save();
   }
 }
 
@@ -203,7 +180,11 @@ std::optional<RunResult> Trainer::finish(const std::atomic<int>* stop) {
   state.record["status"] = "done";
   state.record["result"] = to_json(result);
   state.write_record();
-  state.keep_last_checkpoint();
+  // Nothing is left to go on from.
+  std::error_code failure;
+  for (const int64_t step : state.folder->checkpoints()) {
+    std::filesystem::remove(state.folder->checkpoint(step), failure);
+  }
   return result;
 }
 

@@ -4,7 +4,6 @@
 #include "weft/core/atomic_file.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
-#include "weft/train/export_model.h"
 #include "weft/train/run_checkpoint.h"
 #include "weft/train/trainer_state.h"
 
@@ -71,31 +70,6 @@ void Trainer::State::save() {
 
 void Trainer::State::write_checkpoint() {
   save_run_checkpoint(folder->checkpoint(position.step), *parts.model, *optimizer, position);
-}
-
-void Trainer::State::keep_best(const EvalReport& report) {
-  if (parts.options.eval_every == 0 || (best && best->loss <= report.loss)) return;
-  export_model(folder->best(), *parts.model);
-  best = report;
-  record["best"] = to_json(report);
-  write_record();
-}
-
-void Trainer::State::keep_last_checkpoint() {
-  try {
-    save();
-    folder->remove_old_checkpoints(1);
-  } catch (const Error& error) {
-    note(fmt::format("{}; the run is done, but cannot be extended", error.what()));
-  }
-}
-
-std::string Trainer::State::way_back() const {
-  const std::vector<int64_t> saved = folder->checkpoints();
-  if (saved.empty()) return "";
-  return fmt::format("; continue after step {} with --resume {} --learning-rate X, below {}",
-                     saved.front(), printable(folder->path().string(), 4096),
-                     parts.options.learning_rate);
 }
 
 bool Trainer::State::load_newest(const Json& saved) {
