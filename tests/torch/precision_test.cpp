@@ -109,6 +109,8 @@ TEST(Precision, TilesMeanTheSameAsThePlainPath) {
             ASSERT_LT(difference(a.layer->weight, b.layer->weight), sums) << "w, step " << step;
           }
           const std::string plan = a.layer->telemetry().plan_text();
+          // AVX512-BF16 need not be faster than fp32: there the planner measures, and may decline.
+          if (unit == TileUnit::kAvx512Bf16) continue;
           EXPECT_TRUE(plan.starts_with("sparse bf16/") || plan.starts_with("dense bf16/")) << plan;
           if (recipe.starts_with("t-sr-ste") && mode == PlanMode::kSparse) {
             EXPECT_EQ(plan, "sparse bf16/sparse bf16/sparse bf16");
@@ -257,6 +259,7 @@ TEST(Precision, ThreadsDoNotMatter) {
 }
 
 TEST(Precision, TelemetryAndWatchesWork) {
+  force_tile_unit("none");  // the plan is then the same on every CPU
   for (const Kind kind : kPrecisionKinds) {
     LayerSettings settings = bf16_settings("bi-mask", "2:4");
     settings.telemetry = true;
@@ -286,6 +289,7 @@ TEST(Precision, TelemetryAndWatchesWork) {
     run.layer->forward(x);
     EXPECT_NE(watch.first(), "");
   }
+  restore_tile_unit();
 }
 
 // torch's layers in bf16: their own code adds the bias, in the dtype of y.
