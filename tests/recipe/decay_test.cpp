@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/recipe/masks.h"
+#include "weft/core/masked_copy.h"
 #include "weft/recipe/decay.h"
 
 namespace weft::test {

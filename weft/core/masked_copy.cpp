@@ -78,7 +78,18 @@ void masked_copy(const float* from, const Mask& mask, Bf16* out) {
   });
 }
 
+template <typename T>
+void add_where_pruned(const T* from, const Mask& mask, T scale, T* to) {
+  for_each_word(mask, [&](int64_t at, uint64_t kept, int count) {
+    std::array<T, 64> pruned;
+    copy_kept(from + at, ~kept, count, pruned.data());
+    for (int k = 0; k < count; ++k) to[at + k] += scale * pruned[static_cast<size_t>(k)];
+  });
+}
+
 template void masked_copy(const float*, const Mask&, float*);
 template void masked_copy(const double*, const Mask&, double*);
+template void add_where_pruned(const float*, const Mask&, float, float*);
+template void add_where_pruned(const double*, const Mask&, double, double*);
 
 }  // namespace weft

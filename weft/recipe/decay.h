@@ -9,16 +9,10 @@
 // all of them.) Kept weights are not touched.
 #pragma once
 
-#include "weft/core/mask.h"
 #include "weft/recipe/part.h"
 
 namespace weft {
 
 extern const DecayPart kNoDecay, kGradientDecay, kDecoupledDecay;
-
-// to += scale · weights where the mask is 0; to, weights: [mask.rows(), mask.cols()]. The two may
-// be the same: decoupled decay is a negative scale.
-template <typename T>
-void add_where_pruned(const T* weights, const Mask& mask, T scale, T* to);
 
 }  // namespace weft
