@@ -182,7 +182,7 @@ class PyLayer {
   }
 
   nb::dict telemetry(Address values) {
-    const LayerTelemetry t = layer_->telemetry(at<const float>(values));
+    LayerTelemetry t = layer_->telemetry(at<const float>(values));
     nb::dict out;
     out["density"] = t.forward_density;
     out["backward_density"] = t.backward_density;
@@ -191,6 +191,9 @@ class PyLayer {
     out["plan"] = t.plan_text();
     out["mask_seconds"] = t.times.mask;
     out["pack_seconds"] = t.times.pack;
+    for (const Product product : kProducts) {
+      out[(std::string(product_name(product)) + "_seconds").c_str()] = t.times.of(product);
+    }
     for (const Figure& figure : t.figures) out[std::string(figure.name).c_str()] = figure.value;
     return out;
   }

@@ -368,7 +368,10 @@ def weights_changed(model: torch.nn.Module) -> None:
 
 
 def telemetry(model: torch.nn.Module) -> dict[str, dict[str, Any]]:
-    """By layer: density, retained magnitude, flip rate, how its products ran.
+    """By layer: density, retained magnitude, flip rate, how its products ran and for how long.
+
+    Seconds are those of the core, summed since the model was sparsified: masks, packing, and the
+    products ``fwd``, ``bwd_x`` and ``bwd_w``.
 
     Of a model that fully_shard has sharded, all ranks must call.
     """
