@@ -7,7 +7,7 @@
 #include "cli/progress.h"
 #include "cli/shared.h"
 #include "weft/report/table.h"
-#include "weft/run/peak_memory.h"
+#include "weft/run/memory.h"
 
 namespace weft::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "cli/shared.h"
 #include "cli/train_work.h"
 #include "weft/report/table.h"
-#include "weft/run/peak_memory.h"
+#include "weft/run/memory.h"
 
 namespace weft::cli {
 namespace {

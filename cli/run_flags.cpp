@@ -56,11 +56,15 @@ void RunFlags::declare(Flags& flags, const std::vector<std::string>& except) {
 RunOptions RunFlags::options() const {
   RunOptions options;
   if (!config_.empty()) read_config(config_, options, except_);
+  apply(options);
+  return options;
+}
+
+void RunFlags::apply(RunOptions& options) const {
   for (const Value& value : values_) {
     const std::vector<std::string> given = value.given();
     if (!given.empty()) value.field->set(options, given);
   }
-  return options;
 }
 
 std::vector<std::string> RunFlags::given() const {

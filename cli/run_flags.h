@@ -15,6 +15,8 @@ class RunFlags {
   void declare(Flags& flags, const std::vector<std::string>& except = {});
   // The defaults, then the configuration file, then the flags.
   RunOptions options() const;
+  // Sets what flags say, and not the configuration file.
+  void apply(RunOptions& options) const;
   // The flags that were given, as in "--steps"; the configuration file counts as "--config".
   std::vector<std::string> given() const;
 

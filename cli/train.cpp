@@ -11,6 +11,7 @@
 #include "weft/core/isa.h"
 #include "weft/core/text.h"
 #include "weft/report/table.h"
+#include "weft/run/resume_options.h"
 #include "weft/train/trainer.h"
 
 namespace weft::cli {
@@ -82,6 +83,9 @@ void print_orders(const std::vector<PlannedLayer>& layers) {
 // A line that is rewritten on a terminal, and printed now and then elsewhere.
 class TrainDisplay : public TrainerListener {
  public:
+  // quiet: standard output belongs to something else; only notes are shown.
+  explicit TrainDisplay(bool quiet) : quiet_(quiet) {}
+
   void begin(const Trainer& trainer) {
     steps_ = trainer.options().steps;
     first_ = trainer.step();
@@ -93,6 +97,7 @@ class TrainDisplay : public TrainerListener {
   void on_step(const StepReport& r) override {
     seconds_ = seconds_ == 0 ? r.seconds : 0.9 * seconds_ + 0.1 * r.seconds;
     flips_ = flips_ < 0 ? r.flip_rate : 0.98 * flips_ + 0.02 * r.flip_rate;
+    if (quiet_) return;
     const bool shown = terminal_ ? Clock::now() - drawn_ > std::chrono::milliseconds(100)
                                  : r.step % std::max<int64_t>(1, steps_ / 10) == 0;
     if (!shown && r.step != steps_) return;
@@ -106,12 +111,14 @@ class TrainDisplay : public TrainerListener {
     show(line);
   }
   void on_eval(const EvalReport& r) override {
+    if (quiet_) return;
     clear();
     print(fmt::format("step {}  eval loss {:.4f}  accuracy {}  ({} samples, {})\n", r.step, r.loss,
                       percent(r.accuracy), r.samples, seconds_text(r.seconds)));
     std::fflush(stdout);
   }
   void on_evaluating(int64_t done, int64_t all) override {
+    if (quiet_) return;
     const auto now = Clock::now();
     if (done == 0) drawn_ = now;  // short work needs no line
     const auto wait = terminal_ ? std::chrono::milliseconds(500) : std::chrono::seconds(10);
@@ -124,6 +131,7 @@ class TrainDisplay : public TrainerListener {
     std::fputs(fmt::format("weft: {}\n", printable(note, 2000)).c_str(), stderr);
   }
   void on_plan(const std::vector<PlannedLayer>& layers) override {
+    if (quiet_) return;
     clear();
     print_plan(layers);
   }
@@ -146,6 +154,7 @@ class TrainDisplay : public TrainerListener {
   }
 
   const bool terminal_ = ::isatty(STDERR_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
+  const bool quiet_;
   bool on_line_ = false;
   int64_t steps_ = 0, first_ = 0;
   std::string unit_;
@@ -153,11 +162,39 @@ class TrainDisplay : public TrainerListener {
   Clock::time_point begun_, drawn_;
 };
 
-RunOptions options_to_resume(const TrainArguments& arguments) {
+// Where a run goes, and with which options; fresh: there is none yet.
+struct Start {
+  std::string folder;
+  RunOptions options;
+  bool fresh = true;
+};
+
+Start start_of(const TrainArguments& arguments) {
+  std::error_code failure;
+  if (arguments.starts_or_continues() &&
+      std::filesystem::exists(std::filesystem::path(arguments.out) / "run.json", failure)) {
+    return {arguments.out, options_to_continue(arguments.out, arguments.run.options().resolved()),
+            false};
+  }
+  if (arguments.resume.empty() || arguments.starts_or_continues()) {
+    return {arguments.out, arguments.run.options(), true};
+  }
   RunOptions options = resume_options(arguments.resume);
-  // Only --threads can have been given.
-  if (!arguments.run.given().empty()) options.threads = arguments.run.options().threads;
-  return options;
+  arguments.run.apply(options);
+  return {arguments.resume, options, false};
+}
+
+bool has_nothing_left(const Start& start, int64_t steps) {
+  return !start.fresh && is_finished_run(start.folder) &&
+         steps == resume_options(start.folder).steps;
+}
+
+void print_finished(const std::string& folder) {
+  const RunResult result = read_run_result(folder);
+  print(fmt::format(
+      "{}: finished after {} steps, with accuracy {} and eval loss {:.4f}. "
+      "--resume with more --steps extends it.\n",
+      printable(folder, 4096), result.eval.step, percent(result.eval.accuracy), result.eval.loss));
 }
 
 void print_start(const Trainer& trainer) {
@@ -189,13 +226,23 @@ void print_start(const Trainer& trainer) {
                                trainer.step(), folder));
 }
 
+// "fwd, bwd_x", or why there is none.
+std::string sparse_products_text(const Trainer& trainer, const RunResult& r) {
+  if (!r.products.empty()) return r.products;
+  const bool any_sparse_layer = std::ranges::any_of(
+      trainer.layers(), [](const PlannedLayer& one) { return !one.report.pattern.empty(); });
+  if (!any_sparse_layer) return "none";
+  if (trainer.options().plan == "auto") return "none: dense was faster for layers of this size";
+  return fmt::format("none, because of --plan {}", trainer.options().plan);
+}
+
 void print_result(const Trainer& trainer, const RunResult& r) {
   print("\n");
   Table table({"result", ""});
   table.add({"accuracy", percent(r.eval.accuracy)});
   table.add({"eval loss", fmt::format("{:.4f}", r.eval.loss)});
   table.add({"density of sparse layers", fmt::format("{:.4f}", r.density)});
-  table.add({"products that ran sparse", r.products.empty() ? "none" : r.products});
+  table.add({"products that ran sparse", sparse_products_text(trainer, r)});
   table.add({"mean flip rate", fmt::format("{:.2e}", r.flip_rate)});
   table.add({"time per step", fmt::format("{:.2f} ms", 1e3 * r.step_seconds)});
   table.add({"training", duration_text(r.train_seconds)});
@@ -213,17 +260,21 @@ void print_result(const Trainer& trainer, const RunResult& r) {
 }  // namespace
 
 int train_work(const TrainArguments& arguments) {
-  const bool fresh = arguments.resume.empty();
-  const std::string& folder = fresh ? arguments.out : arguments.resume;
-  const RunOptions options = fresh ? arguments.run.options() : options_to_resume(arguments);
+  const Start start = start_of(arguments);
+  const auto& [folder, options, fresh] = start;
   if (options.threads > 0) set_threads(static_cast<int>(options.threads));
-  TrainDisplay display;
+  RunParts parts = make_parts(options);
+  if (has_nothing_left(start, parts.options.steps)) {
+    if (arguments.json) print_json(read_run_record(folder));
+    if (!arguments.json) print_finished(folder);
+    return 0;
+  }
+  TrainDisplay display(/*quiet=*/arguments.json);
   TrainerSetup setup;
   setup.listener = &display;
-  RunParts parts = make_parts(options);
   Trainer trainer = fresh ? Trainer::begin(folder, std::move(parts), setup)
                           : Trainer::resume(folder, std::move(parts), setup);
-  print_start(trainer);
+  if (!arguments.json) print_start(trainer);
   display.begin(trainer);
   const StopSignal stop;
   trainer.advance(trainer.options().steps, &stop.signal());
@@ -232,7 +283,8 @@ int train_work(const TrainArguments& arguments) {
   const std::optional<RunResult> result = trainer.finish(&stop.signal());
   display.clear();
   if (!result) stop_early(trainer, stop, folder);
-  print_result(trainer, *result);
+  if (arguments.json) print_json(read_run_record(folder));
+  if (!arguments.json) print_result(trainer, *result);
   return 0;
 }
 

@@ -1,5 +1,7 @@
 #include "cli/train_commands.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -73,6 +75,14 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
+std::vector<std::string> flags_that_may_change() {
+  std::vector<std::string> names;
+  for (const OptionField& field : option_fields()) {
+    if (field.may_change) names.push_back("--" + field.name);
+  }
+  return names;
+}
+
 std::vector<std::string> recipe_names() {
   std::vector<std::string> names;
   for (const Recipe& recipe : weft::recipes()) names.push_back(recipe.name);
@@ -84,21 +94,35 @@ std::vector<std::string> recipe_names() {
 void TrainArguments::declare(Flags& flags) {
   flags.text("--out", "DIR", out, "Folder of the run: run.json, metrics, checkpoints, the model");
   flags.text("--resume", "DIR", resume,
-             "Continue the run in this folder; only --threads may be added");
-  flags.exclude("--resume", "--out");
+             "Continue the run in this folder, or auto: start the run of --out, or continue it");
+  flags.flag("--json", json, "Print run.json at the end, and nothing else");
   run.declare(flags);
 }
 
 void TrainArguments::check() const {
-  if (out.empty() && resume.empty()) throw UsageError("--out DIR is needed, or --resume DIR");
-  if (resume.empty()) {
+  const std::vector<std::string> given = run.given();
+  const auto is_given = [&](const char* flag) {
+    return std::ranges::find(given, flag) != given.end();
+  };
+  if (is_given("--steps") && is_given("--epochs") && run.options().epochs > 0.0) {
+    throw UsageError("--steps excludes --epochs");
+  }
+  if (out.empty() && (resume.empty() || starts_or_continues())) {
+    throw UsageError("--out DIR is needed, or --resume DIR");
+  }
+  if (!out.empty() && !resume.empty() && !starts_or_continues()) {
+    throw UsageError(
+        "--resume excludes --out, but for --out DIR --resume auto, which starts or continues");
+  }
+  if (resume.empty() || starts_or_continues()) {
     const RunOptions options = run.options();  // a broken file is no wrong usage
     return check_usage([&] { options.resolved().check(); });
   }
-  for (const std::string& flag : run.given()) {
-    if (flag == "--threads") continue;
-    throw UsageError(
-        fmt::format("{} cannot be used with --resume: the run keeps its options", flag));
+  for (const std::string& flag : given) {
+    const std::vector<std::string> accepted = flags_that_may_change();
+    if (std::ranges::find(accepted, flag) != accepted.end()) continue;
+    throw UsageError(fmt::format("{} cannot be used with --resume: accepted are {}", flag,
+                                 fmt::join(accepted, ", ")));
   }
 }
 
@@ -109,7 +133,9 @@ CommandEntry train_command(Work<TrainArguments> work) {
       "  weft train --model gpt --data text:book.txt --recipe s-ste --pattern 2:4 --out runs/gpt\n"
       "  weft train --config run.toml --seed 2 --out runs/second\n"
       "  weft train --recipe static --init pruned.safetensors --out runs/tuned\n"
-      "  weft train --resume runs/first",
+      "  weft train --resume runs/first\n"
+      "  weft train --resume runs/first --steps 2000          # extends a finished run\n"
+      "  weft train --config run.toml --out runs/third --resume auto",
       command_for(std::move(work))};
 }
 
@@ -132,7 +158,7 @@ void CompareArguments::declare(Flags& flags) {
              "Do not measure the memory of each run in a process of its own");
   flags.flag("--brief", brief, "A table that fits 80 columns");
   flags.flag("--json", json, "Print compare.json instead of the table");
-  run.declare(flags, {"recipe", "pattern", "rule", "flips-of"});
+  run.declare(flags, {"recipe", "pattern", "rule", "flips-of", "metrics-every", "epochs"});
 }
 
 CompareOptions CompareArguments::options() const {

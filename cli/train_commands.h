@@ -23,9 +23,12 @@ namespace weft::cli {
 struct TrainArguments {
   RunFlags run;
   std::string out, resume;
+  bool json = false;
 
   void declare(Flags& flags);
   void check() const;
+  // --out DIR --resume auto: starts the run, or continues it if there is one.
+  bool starts_or_continues() const { return resume == "auto"; }
 };
 
 struct CompareArguments {

@@ -112,7 +112,12 @@ TEST_F(TrainCommands, WrongUsageIsOneLineAndLeavesNothing) {
   const std::vector<std::tuple<std::vector<std::string>, int, std::string>> cases = {
       {{"train"}, 2, "--out DIR is needed"},
       {{"train", "--out", out, "--resume", out}, 2, "excludes"},
-      {{"train", "--resume", out, "--steps", "5"}, 2, "--steps cannot be used with --resume"},
+      {{"train", "--resume", out, "--seed", "5"},
+       2,
+       "--seed cannot be used with --resume: accepted are --data, --steps, --epochs, "
+       "--learning-rate"},
+      {{"train", "--resume", "auto"}, 2, "--out DIR is needed"},
+      {{"compare", "--out", out, "--metrics-every", "5"}, 2, "--metrics-every"},
       {{"train", "--out", out, "--recipe", "magic"}, 2, "magic"},
       {{"train", "--out", out, "--steps", "0"}, 2, "--steps"},
       {{"train", "--out", out, "--precision", "fp16"}, 2, "'fp16': accepted are fp32, bf16"},

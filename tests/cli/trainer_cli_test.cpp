@@ -18,8 +18,8 @@ TEST_F(TrainerCommands, ARunLeavesAllItsFiles) {
       run(train("run", {"--recipe", "transposable", "--export", "packed", "--eval-every", "10"}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(names_in(folder("run")),
-            (std::set<std::string>{"run.json", "metrics.jsonl", "checkpoints", "model.safetensors",
-                                   "packed.safetensors"}));
+            (std::set<std::string>{"run.json", "metrics.jsonl", "checkpoints", "best.safetensors",
+                                   "model.safetensors", "packed.safetensors"}));
   EXPECT_TRUE(contains(outcome.out, "hidden1  linear 32 -> 32   transposable  2:4")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "step 20/20  loss ")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "images/s  flips "));
@@ -28,7 +28,7 @@ TEST_F(TrainerCommands, ARunLeavesAllItsFiles) {
   for (const char c : outcome.out + outcome.err) {
     EXPECT_TRUE(c == '\n' || static_cast<unsigned char>(c) >= 32) << "control characters in a pipe";
   }
-  for (const char* name : {"/model.safetensors", "/packed.safetensors"}) {
+  for (const char* name : {"/best.safetensors", "/model.safetensors", "/packed.safetensors"}) {
     EXPECT_EQ(run({"check", folder("run") + name}).code, 0) << name;
   }
   const Json checked = run({"check", folder("run") + "/model.safetensors", "--json"}).json();
@@ -104,10 +104,78 @@ TEST_F(TrainerCommands, ARunInBf16IsEvaluatedInIt) {
   EXPECT_EQ(generated.code, 0) << generated.err;
 }
 
-TEST_F(TrainerCommands, ARunIsNotOverwrittenAndAFinishedOneNotResumed) {
+TEST_F(TrainerCommands, AFinishedRunIsNotOverwrittenButExtended) {
   ASSERT_EQ(run(train("run", {}, "2")).code, 0);
   EXPECT_TRUE(contains(run(train("run", {}, "2")).err, "has a run already"));
-  EXPECT_TRUE(contains(run({"train", "--resume", folder("run")}).err, "the run is done"));
+  const Outcome finished = run({"train", "--resume", folder("run")});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_TRUE(contains(finished.out, "finished after 2 steps, with accuracy ")) << finished.out;
+  const Outcome extended = run({"train", "--resume", folder("run"), "--steps", "5"});
+  ASSERT_EQ(extended.code, 0) << extended.err;
+  EXPECT_TRUE(contains(extended.out, "continuing after step 2")) << extended.out;
+  const Json record = Json::parse(contents(folder("run") + "/run.json"), "run.json");
+  EXPECT_EQ(record["result"]["step"], 5);
+  const Outcome shorter = run({"train", "--resume", folder("run"), "--steps", "3"});
+  EXPECT_EQ(shorter.code, 1);
+  EXPECT_TRUE(contains(shorter.err, "the run is done after 5 steps: extend it with more"))
+      << shorter.err;
+}
+
+TEST_F(TrainerCommands, JsonIsTheRecordOfTheRunAndNothingElse) {
+  const Outcome outcome = run(train("run", {"--json", "--eval-every", "5"}, "10"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json record = Json::parse(contents(folder("run") + "/run.json"), "run.json");
+  EXPECT_EQ(outcome.json(), record);
+  EXPECT_EQ(record["status"], "done");
+  const Outcome again = run({"train", "--resume", folder("run"), "--json"});
+  EXPECT_EQ(again.json(), record) << again.err;
+}
+
+TEST_F(TrainerCommands, EpochsBecomeStepsOfTheData) {
+  std::vector<std::string> command = train("run", {"--resume", "auto"}, "1");
+  const auto steps = std::ranges::find(command, "--steps");
+  steps[0] = "--epochs";
+  steps[1] = "1.5";  // of 200 images in batches of 16: 18.75 steps
+  ASSERT_EQ(run(command).code, 0);
+  const Json record = Json::parse(contents(folder("run") + "/run.json"), "run.json");
+  EXPECT_EQ(record["options"]["steps"], 19);
+  EXPECT_EQ(record["result"]["step"], 19);
+  EXPECT_TRUE(contains(run(command).out, "finished after 19 steps"));
+  steps[1] = "2";
+  EXPECT_TRUE(contains(run(command).out, "continuing after step 19"));
+  EXPECT_EQ(run(train("both", {"--epochs", "1"}, "1")).code, 2);
+}
+
+TEST_F(TrainerCommands, AModelThatCannotFitIsRefusedAtOnce) {
+  const Outcome outcome = run(train("run", {"--width", "65536", "--depth", "1000"}));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(contains(outcome.err,
+                       "mlp of width 65536 and depth 1000: weights, gradients and adamw "
+                       "moments of 4.29e+12 parameters need"))
+      << outcome.err;
+  EXPECT_FALSE(std::filesystem::exists(folder("run")));
+}
+
+TEST_F(TrainerCommands, ARunWithoutSparseProductsSaysWhy) {
+  const Outcome asked = run(train("asked", {"--plan", "dense"}, "2"));
+  EXPECT_TRUE(contains(asked.out, "none, because of --plan dense")) << asked.out;
+  const Outcome dense = run(train("dense", {"--recipe", "dense"}, "2"));
+  EXPECT_TRUE(contains(dense.out, "products that ran sparse  none\n")) << dense.out;
+}
+
+// What a launcher that restarts its jobs runs: the same command every time.
+TEST_F(TrainerCommands, OneCommandStartsContinuesAndFinishesARun) {
+  const std::vector<std::string> command = train("run", {"--resume", "auto"}, "4");
+  const Outcome begun = run(command);
+  ASSERT_EQ(begun.code, 0) << begun.err;
+  EXPECT_FALSE(contains(begun.out, "continuing")) << begun.out;
+  EXPECT_TRUE(contains(run(command).out, "finished after 4 steps"));
+  const Outcome extended = run(train("run", {"--resume", "auto"}, "6"));
+  ASSERT_EQ(extended.code, 0) << extended.err;
+  EXPECT_TRUE(contains(extended.out, "continuing after step 4")) << extended.out;
+  const Outcome other = run(train("run", {"--resume", "auto", "--seed", "77"}, "6"));
+  EXPECT_EQ(other.code, 1);
+  EXPECT_TRUE(contains(other.err, "has a run with seed 1, not 77")) << other.err;
 }
 
 // By default it takes seconds whatever the text, and windows from everywhere in it.

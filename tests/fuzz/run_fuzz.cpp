@@ -11,6 +11,7 @@
 #include "tests/scratch_folder.h"
 #include "weft/core/text.h"
 #include "weft/plan/planner.h"
+#include "weft/run/resume_options.h"
 #include "weft/run/run_folder.h"
 #include "weft/run/run_position.h"
 #include "weft/run/run_result.h"

@@ -8,7 +8,7 @@
 #include "tests/scratch_folder.h"
 #include "tests/support.h"
 #include "weft/run/compare_options.h"
-#include "weft/run/peak_memory.h"
+#include "weft/run/memory.h"
 #include "weft/run/run_folder.h"
 #include "weft/run/run_options.h"
 #include "weft/run/run_position.h"
@@ -109,6 +109,7 @@ TEST(RunOptions, AWrongConfigurationIsNamedWithItsLine) {
   EXPECT_TRUE(contains(config_problem("learning-rate = nan"), "learning-rate"));
   EXPECT_TRUE(contains(config_problem("steps = "), "run.toml:1:"));
   EXPECT_TRUE(contains(config_problem("rule = \"dense\""), "LAYERS=RECIPE"));
+  EXPECT_TRUE(contains(config_problem("steps = 3\nepochs = 1"), "has both steps and epochs"));
   RunOptions options;
   EXPECT_TRUE(contains(message_of([&] { read_config("/nowhere/run.toml", options); }),
                        "/nowhere/run.toml: cannot open"));
@@ -140,6 +141,22 @@ TEST(RunOptions, WhatSuitsAModelIsFilledIn) {
   EXPECT_EQ(options.resolved().depth, 4);
   options.optimizer = "sgd";
   EXPECT_EQ(options.resolved().learning_rate, 0.05);
+}
+
+TEST(RunOptions, EpochsAreCountedInSteps) {
+  RunOptions options;
+  options.batch = 16;
+  EXPECT_EQ(options.with_steps_of_epochs(200).steps, options.steps);
+  options.epochs = 2;
+  EXPECT_EQ(options.with_steps_of_epochs(200).steps, 25);
+  EXPECT_EQ(options.with_steps_of_epochs(200).epochs, 0.0);
+  EXPECT_EQ(options.with_steps_of_epochs(1).steps, 1);
+  // A flag --steps overrides epochs of a configuration file.
+  option_field("steps", "").set(options, {"7"});
+  EXPECT_EQ(options.with_steps_of_epochs(200).steps, 7);
+  options.epochs = 1e9;
+  EXPECT_TRUE(contains(message_of([&] { options.with_steps_of_epochs(int64_t{1} << 30); }),
+                       "epochs 1000000000: 1073741824 samples in batches of 16 are more than"));
 }
 
 TEST(RunFolder, HoldsOneRunAndOneProcess) {
@@ -242,6 +259,16 @@ TEST(StepSeconds, NeedsEveryStepOnce) {
   EXPECT_TRUE(contains(problem(one + "{half"), "m:2"));
 }
 
+TEST(StepSeconds, OfThinnedMetricsAreThoseOfTheStepsWithALine) {
+  const ScratchFolder scratch;
+  std::ofstream(scratch / "m") << "{\"step\":3,\"step_ms\":5}\n{\"step\":6,\"step_ms\":6}\n";
+  EXPECT_EQ(read_step_seconds(scratch / "m", 8, 3).size(), 2U);
+  EXPECT_TRUE(contains(message_of([&] { read_step_seconds(scratch / "m", 9, 3); }),
+                       "has 2 steps, but the run has 3"));
+  EXPECT_TRUE(contains(message_of([&] { read_step_seconds(scratch / "m", 8, 2); }),
+                       "m:1: not the line of step 2"));
+}
+
 // Steps in which the planner measured take longer than the run's.
 TEST(StepSeconds, TypicalStepsAreThoseInWhichNothingWasMeasured) {
   const ScratchFolder scratch;
@@ -303,6 +330,7 @@ TEST_F(RunCheckpoint, EveryBitOfItCounts) {
 TEST(PeakMemory, IsWhatThisProcessHas) {
   EXPECT_GT(peak_resident_bytes(), uint64_t{1} << 20);
   EXPECT_LT(peak_resident_bytes(), uint64_t{1} << 34);
+  EXPECT_GT(memory_bytes(), peak_resident_bytes());
 }
 
 TEST(CompareOptions, HaveDenseOnceThenPatternsThenRecipesAtTheirOwn) {

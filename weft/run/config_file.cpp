@@ -100,6 +100,8 @@ void read_config(const std::filesystem::path& path, RunOptions& options,
   } catch (const FailedAssertion&) {
     throw Error(fmt::format("{}: not valid TOML: a table, a key or a date is malformed", file));
   }
+  WEFT_CHECK(!table.contains("steps") || !table.contains("epochs"),
+             "{}: has both steps and epochs: accepted is one of them", file);
   for (const auto& [key, node] : table) {
     const std::string name = shown_letters(key.str());
     const std::string where = fmt::format("{}:{}", file, key.source().begin.line);

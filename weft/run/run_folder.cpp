@@ -15,7 +15,6 @@
 #include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
 #include "weft/core/median.h"
-#include "weft/core/parallel.h"
 #include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 
@@ -40,7 +39,7 @@ void refuse_links(const fs::path& folder) {
   for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end;
        entry.increment(failure)) {
     const std::string name = entry->path().filename().string();
-    const bool ours = name == "run.json" || name == "metrics.jsonl" ||
+    const bool ours = name == "run.json" || name == "metrics.jsonl" || name == "best.safetensors" ||
                       name == "model.safetensors" || name == "packed.safetensors" ||
                       name.starts_with("step-");
     WEFT_CHECK(!ours || !entry->is_symlink(failure),
@@ -134,9 +133,9 @@ std::vector<int64_t> RunFolder::checkpoints() const {
   return steps;
 }
 
-void RunFolder::remove_old_checkpoints() const {
+void RunFolder::remove_old_checkpoints(size_t kept) const {
   const std::vector<int64_t> steps = checkpoints();
-  for (size_t i = kCheckpointsKept; i < steps.size(); ++i) {
+  for (size_t i = kept; i < steps.size(); ++i) {
     std::error_code failure;  // an old file that stays does no harm
     fs::remove(checkpoint(steps[i]), failure);
   }
@@ -166,23 +165,13 @@ Json read_run_record(const fs::path& folder) {
   return record;
 }
 
-RunOptions resume_options(const fs::path& folder) {
-  const Json record = read_run_record(folder);
-  const std::string name = shown(folder / "run.json");
-  RunOptions options = RunOptions::from_json(record["options"], name);
-  // All cores then may be others than all cores now.
-  if (options.threads == 0) {
-    const Json& environment = record["environment"];
-    WEFT_CHECK(environment.contains("threads") && environment["threads"].is_number_unsigned() &&
-                   environment["threads"].get<uint64_t>() >= 1 &&
-                   environment["threads"].get<uint64_t>() <= kMaxThreads,
-               "{}: the number of threads is not in 1 to {}", name, kMaxThreads);
-    options.threads = environment["threads"].get<int64_t>();
-  }
-  return options;
+bool is_finished_run(const fs::path& folder) {
+  std::error_code failure;
+  return fs::exists(folder / "run.json", failure) && read_run_record(folder)["status"] == "done";
 }
 
-std::vector<StepSeconds> read_step_seconds(const fs::path& path, int64_t steps) {
+std::vector<StepSeconds> read_step_seconds(const fs::path& path, int64_t steps, int64_t every) {
+  const int64_t expected = steps / every;
   const std::string name = shown(path);
   std::error_code failure;
   std::ifstream stream;
@@ -199,18 +188,18 @@ std::vector<StepSeconds> read_step_seconds(const fs::path& path, int64_t steps) 
                kMostLineBytes);
     const Json entry = Json::parse({text.data(), bytes - (stream.eof() ? 0 : 1)}, where);
     if (!entry.is_object() || entry.contains("eval_loss")) continue;
-    WEFT_CHECK(entry.contains("step") && entry["step"] == static_cast<int64_t>(seconds.size()) + 1,
-               "{}: not the line of step {}", where, seconds.size() + 1);
+    const int64_t next = (static_cast<int64_t>(seconds.size()) + 1) * every;
+    WEFT_CHECK(entry.contains("step") && entry["step"] == next, "{}: not the line of step {}",
+               where, next);
     WEFT_CHECK(entry.contains("step_ms") && entry["step_ms"].is_number() &&
                    entry["step_ms"].get<double>() > 0.0,
                "{}: 'step_ms' is not a time", where);
-    WEFT_CHECK(static_cast<int64_t>(seconds.size()) < steps,
-               "{}: has more steps than the {} of the run", where, steps);
+    WEFT_CHECK(next <= steps, "{}: has more steps than the {} of the run", where, steps);
     const bool measuring = entry.contains("measuring") && entry["measuring"] == true;
     seconds.push_back({1e-3 * entry["step_ms"].get<double>(), measuring});
   }
-  WEFT_CHECK(static_cast<int64_t>(seconds.size()) == steps, "{}: has {} steps, but the run has {}",
-             name, seconds.size(), steps);
+  WEFT_CHECK(static_cast<int64_t>(seconds.size()) == expected,
+             "{}: has {} steps, but the run has {}", name, seconds.size(), expected);
   return seconds;
 }
 

@@ -2,7 +2,8 @@
 //
 //   run.json            options, environment, plan, layers, result: all that repeats the run
 //   metrics.jsonl       a line per step and per evaluation
-//   checkpoints/        step-000000500.safetensors, the last two
+//   checkpoints/        step-000000500.safetensors, the last two; of a finished run, the last
+//   best.safetensors    the sparse weights of the best evaluation, if the run evaluates on the way
 //   model.safetensors   at the end: the sparse weights
 //   packed.safetensors  at the end, if asked for: the same without the zeros
 //
@@ -41,13 +42,14 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path record() const { return path_ / "run.json"; }
   std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
+  std::filesystem::path best() const { return path_ / "best.safetensors"; }
   std::filesystem::path model() const { return path_ / "model.safetensors"; }
   std::filesystem::path packed() const { return path_ / "packed.safetensors"; }
   std::filesystem::path checkpoint(int64_t step) const;
 
   std::vector<int64_t> checkpoints() const;  // their steps, the newest first
-  void remove_old_checkpoints() const;       // all but the newest kCheckpointsKept
-  void put_aside(int64_t step) const;        // one that cannot be used, as *.refused
+  void remove_old_checkpoints(size_t kept = kCheckpointsKept) const;  // all but the newest
+  void put_aside(int64_t step) const;  // one that cannot be used, as *.refused
 
  private:
   explicit RunFolder(std::filesystem::path path) : path_(std::move(path)) {}
@@ -62,17 +64,18 @@ class RunFolder {
 // it.
 Json read_run_record(const std::filesystem::path& folder);
 
-// The options of a run, as its run.json has them, with the number of threads that it ran on.
-RunOptions resume_options(const std::filesystem::path& folder);
+// Whether the folder has a run that has taken all its steps and written its model.
+bool is_finished_run(const std::filesystem::path& folder);
 
 // How long a step of a run took. One in which the planner measured computed more than others.
 struct StepSeconds {
   double seconds = 0.0;
   bool measuring = false;
 };
-// Of all steps of a run. Throws Error that names the file and the line if it does not have every
-// step once, in order.
-std::vector<StepSeconds> read_step_seconds(const std::filesystem::path& path, int64_t steps);
+// Of the steps of a run that have a line: every `every`th. Throws Error that names the file and the
+// line if it does not have each of them once, in order.
+std::vector<StepSeconds> read_step_seconds(const std::filesystem::path& path, int64_t steps,
+                                           int64_t every = 1);
 // The median of the steps in which nothing was measured; nothing if there is none.
 std::optional<double> typical_seconds(std::span<const StepSeconds> steps);
 

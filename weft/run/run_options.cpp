@@ -113,6 +113,22 @@ OptionField flag(const char* name, bool RunOptions::*member, const char* help) {
           }};
 }
 
+OptionField changeable(OptionField field) {
+  field.may_change = true;
+  return field;
+}
+
+// The later one of steps and epochs counts, as where a flag overrides a configuration file.
+OptionField instead_of_epochs(OptionField field) {
+  field.set = [set = field.set](RunOptions& o, const std::vector<std::string>& values) {
+    set(o, values);
+    o.epochs = 0.0;
+  };
+  return field;
+}
+
+constexpr int64_t kMany = int64_t{1} << 40;
+
 // Throws Error if a dense run cannot count the flips that this recipe would have.
 void check_flips_of(const RecipeAtPattern& counted) {
   const Recipe recipe = Recipe::parse(counted.recipe);
@@ -128,7 +144,6 @@ OptionField with_alias(OptionField field, const char* alias) {
 }
 
 std::vector<OptionField> make_fields() {
-  constexpr int64_t kMany = int64_t{1} << 40;
   using O = RunOptions;
   return {
       text("model", "NAME", &O::model, one_of(model_names()), "mlp, cnn, vit or gpt"),
@@ -142,9 +157,9 @@ std::vector<OptionField> make_fields() {
       text(
           "init", "FILE", &O::init, [](const std::string&) {},
           "Initial weights, from a safetensors file; static keeps its zeros"),
-      text(
+      changeable(text(
           "data", "DATA", &O::data, [](const std::string& v) { DataSpec::parse(v); },
-          "glyphs, idx:DIR, cifar10:DIR, text:PATH, or text for the C++ headers here"),
+          "glyphs, idx:DIR, cifar10:DIR, text:PATH, or text for the C++ headers here")),
       integer("train-images", &O::train_images, 1, kMany, "glyphs: images to train on"),
       integer("test-images", &O::test_images, 1, kMany, "glyphs: images to test on"),
       text(
@@ -162,20 +177,22 @@ std::vector<OptionField> make_fields() {
       flag("sparse-ends", &O::sparse_ends, "Make the first and the last layer sparse too"),
       text("precision", "fp32|bf16", &O::precision, one_of({"fp32", "bf16"}),
            "bf16: operands and activations; weights, sums and the optimiser stay fp32"),
-      integer("steps", &O::steps, 1, kMany, "Optimiser steps"),
+      changeable(instead_of_epochs(integer("steps", &O::steps, 1, kMany, "Optimiser steps"))),
+      changeable(number("epochs", &O::epochs, 0, 1e9,
+                        "Passes over the training data, instead of --steps; 0: --steps counts")),
       integer("batch", &O::batch, 0, 1 << 24,
               "Images, or windows of text, per step; 0: the model's default"),
       integer("accumulate", &O::accumulate, 1, 1 << 16, "Micro-batches per step"),
       text("optimizer", "NAME", &O::optimizer, one_of({"adamw", "sgd"}), "adamw or sgd"),
-      with_alias(number("learning-rate", &O::learning_rate, 0, 1e6,
-                        "Peak learning rate; 0: the model's default"),
-                 "lr"),
+      changeable(with_alias(number("learning-rate", &O::learning_rate, 0, 1e6,
+                                   "Peak learning rate; 0: the model's default"),
+                            "lr")),
       number("momentum", &O::momentum, 0, 0.99999, "SGD momentum / AdamW beta1"),
       number("beta2", &O::beta2, 0, 0.9999999, "AdamW beta2"),
       number("weight-decay", &O::weight_decay, 0, 1e6, "Weight decay, on matrices only"),
       number("warmup", &O::warmup, 0, 1, "Warm-up, as a share of the steps"),
       number("final-rate", &O::final_rate, 0, 1, "Last learning rate, as a share of the peak"),
-      number("clip", &O::clip, 0, 1e30, "Norm to clip gradients to; 0: no clipping"),
+      changeable(number("clip", &O::clip, 0, 1e30, "Norm to clip gradients to; 0: no clipping")),
       number("label-smoothing", &O::label_smoothing, 0, 0.999, "Label smoothing"),
       integer("seed", &O::seed, 0, std::numeric_limits<int64_t>::max(),
               "Seed of weights, sample order and sampling"),
@@ -184,10 +201,12 @@ std::vector<OptionField> make_fields() {
       integer("eval-samples", &O::eval_samples, -1, kMany,
               "Test samples per evaluation, evenly spread; 0: all; -1: up to 10000 images, or 128 "
               "KiB of text"),
-      integer("checkpoint-every", &O::checkpoint_every, 0, kMany,
-              "Steps between checkpoints; 0: only when stopped"),
+      changeable(integer("checkpoint-every", &O::checkpoint_every, 0, kMany,
+                         "Steps between checkpoints; 0: only when stopped, and at the end")),
       integer("telemetry-every", &O::telemetry_every, 0, kMany,
               "Steps between costly telemetry figures; 0: never"),
+      integer("metrics-every", &O::metrics_every, 1, kMany,
+              "Steps between the lines of metrics.jsonl that tell of a step"),
       flag("dense-flips", &O::dense_flips,
            "In a dense run: count the mask flips that a sparse run would have"),
       {"flips-of", "RECIPE[@N:M]", "The recipe whose mask flips are counted (default: ste)",
@@ -198,12 +217,12 @@ std::vector<OptionField> make_fields() {
          }
          o.flips_of = values;
        }},
-      integer("threads", &O::threads, 0, kMaxThreads, "Threads; 0: all cores"),
+      changeable(integer("threads", &O::threads, 0, kMaxThreads, "Threads; 0: all cores")),
       text(
           "plan", "auto|dense|sparse|FILE", &O::plan, [](const std::string&) {},
           "auto: measure; dense or sparse: all products; FILE: as in this run.json"),
-      text("export", "dense|packed", &O::exports, one_of({"dense", "packed"}),
-           "packed: also write packed.safetensors, without zeros"),
+      changeable(text("export", "dense|packed", &O::exports, one_of({"dense", "packed"}),
+                      "packed: also write packed.safetensors, without zeros")),
   };
 }
 
@@ -311,6 +330,27 @@ RunOptions RunOptions::resolved() const {
         defaults.kind == ModelKind::kGpt ? std::max<int64_t>(1, kEvalBytes / context) : kEvalImages;
   }
   return all;
+}
+
+RunOptions RunOptions::with_absolute_data() const {
+  RunOptions located = *this;
+  DataSpec spec = DataSpec::parse(data);
+  if (!spec.path.empty()) spec.path = std::filesystem::absolute(spec.path).lexically_normal();
+  located.data = spec.to_string();
+  return located;
+}
+
+RunOptions RunOptions::with_steps_of_epochs(int64_t train_samples) const {
+  RunOptions counted = *this;
+  if (epochs == 0.0) return counted;
+  const double steps_of_epochs =
+      std::ceil(epochs * static_cast<double>(train_samples) / static_cast<double>(batch));
+  WEFT_CHECK(steps_of_epochs <= static_cast<double>(kMany),
+             "epochs {}: {} samples in batches of {} are more than {} steps", epochs, train_samples,
+             batch, kMany);
+  counted.steps = static_cast<int64_t>(steps_of_epochs);
+  counted.epochs = 0.0;
+  return counted;
 }
 
 Json RunOptions::to_json() const {

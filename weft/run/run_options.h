@@ -37,6 +37,7 @@ struct RunOptions {
   std::string precision = "fp32";
 
   int64_t steps = 800;
+  double epochs = 0.0;  // if above 0, the steps are counted from it: with_steps_of_epochs()
   int64_t batch = 0;
   int64_t accumulate = 1;
   std::string optimizer = "adamw";
@@ -54,6 +55,7 @@ struct RunOptions {
   int64_t eval_samples = -1;  // -1: the default (resolved()); 0: all
   int64_t checkpoint_every = 100;
   int64_t telemetry_every = 10;
+  int64_t metrics_every = 1;
   bool dense_flips = false;
   std::vector<std::string> flips_of;  // "recipe[@pattern]", see counted_flips
   int64_t threads = 0;
@@ -70,6 +72,13 @@ struct RunOptions {
   static constexpr int64_t kEvalImages = 10'000;
   static constexpr int64_t kEvalBytes = 1 << 17;
   RunOptions resolved() const;
+  // With the path of the data made absolute: a run is resumed from any folder. Data that is not one
+  // of DataSpec's is an Error.
+  RunOptions with_absolute_data() const;
+
+  // With the steps that `epochs` passes over the training data take, in place of epochs: what a run
+  // records. The batch must be resolved. Throws Error if they are too many.
+  RunOptions with_steps_of_epochs(int64_t train_samples) const;
 
   Json to_json() const;
   static RunOptions from_json(const Json& object, const std::string& what);
@@ -114,6 +123,8 @@ struct OptionField {
   std::function<std::vector<std::string>(const RunOptions&)> get;
   std::function<void(RunOptions&, const std::vector<std::string>&)> set;
   std::string alias = "";  // a second name, as flag and as key: "lr"
+  // Whether a run may be resumed with another value. Its checkpoints are then those of the same run.
+  bool may_change = false;
 };
 std::span<const OptionField> option_fields();
 

@@ -9,12 +9,18 @@
 namespace weft {
 namespace {
 
+EvalReport eval_from(const Json& saved) {
+  EvalReport eval;
+  eval.step = saved["step"].get<int64_t>();
+  eval.loss = saved["eval_loss"].get<double>();
+  eval.accuracy = saved["eval_accuracy"].get<double>();
+  eval.samples = saved["eval_samples"].get<int64_t>();
+  return eval;
+}
+
 RunResult result_from(const Json& saved) {
   RunResult result;
-  result.eval.step = saved["step"].get<int64_t>();
-  result.eval.loss = saved["eval_loss"].get<double>();
-  result.eval.accuracy = saved["eval_accuracy"].get<double>();
-  result.eval.samples = saved["eval_samples"].get<int64_t>();
+  result.eval = eval_from(saved);
   result.step_seconds = 1e-3 * saved["step_ms"].get<double>();
   result.train_seconds = saved["train_seconds"].get<double>();
   result.density = saved["density"].get<double>();
@@ -37,20 +43,34 @@ RunResult result_from(const Json& saved) {
 Json to_json(const RunResult& result) {
   Json dense_flips = Json::object();
   for (const auto& [name, rate] : result.dense_flips) dense_flips.append(name, rate);
-  return {{"step", result.eval.step},
-          {"eval_loss", result.eval.loss},
-          {"eval_accuracy", result.eval.accuracy},
-          {"eval_samples", result.eval.samples},
-          {"step_ms", 1e3 * result.step_seconds},
-          {"train_seconds", result.train_seconds},
-          {"density", result.density},
-          {"flip_rate", result.flip_rate},
-          {"dense_flips", dense_flips},
-          {"ends_dense", result.ends_dense},
-          {"sparse_products", result.products},
-          {"model_bytes", result.model_bytes},
-          {"packed_bytes", result.packed_bytes},
-          {"peak_resident_bytes", result.peak_bytes}};
+  Json object = to_json(result.eval);
+  object.append("step_ms", 1e3 * result.step_seconds);
+  object.append("train_seconds", result.train_seconds);
+  object.append("density", result.density);
+  object.append("flip_rate", result.flip_rate);
+  object.append("dense_flips", dense_flips);
+  object.append("ends_dense", result.ends_dense);
+  object.append("sparse_products", result.products);
+  object.append("model_bytes", result.model_bytes);
+  object.append("packed_bytes", result.packed_bytes);
+  object.append("peak_resident_bytes", result.peak_bytes);
+  return object;
+}
+
+Json to_json(const EvalReport& eval) {
+  return {{"step", eval.step},
+          {"eval_loss", eval.loss},
+          {"eval_accuracy", eval.accuracy},
+          {"eval_samples", eval.samples}};
+}
+
+std::optional<EvalReport> best_evaluation(const Json& record, const std::string& file) {
+  if (!record.contains("best")) return std::nullopt;
+  try {
+    return eval_from(record["best"]);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: the best evaluation: {}", file, error.what()));
+  }
 }
 
 RunResult read_run_result(const std::filesystem::path& folder) {

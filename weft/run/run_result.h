@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "weft/core/json.h"
@@ -34,6 +35,10 @@ struct RunResult {
   uint64_t peak_bytes = 0;    // of resident memory, of the whole process
 };
 Json to_json(const RunResult& result);
+// The best evaluation so far, that best.safetensors is of: "best" in run.json. Nothing if there is
+// none yet. `file`: the record's, for messages.
+Json to_json(const EvalReport& eval);
+std::optional<EvalReport> best_evaluation(const Json& record, const std::string& file);
 // Of a finished run, from its run.json. Throws Error if it is not finished.
 RunResult read_run_result(const std::filesystem::path& folder);
 

@@ -12,6 +12,7 @@
 #include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 #include "weft/mask/verify.h"
+#include "weft/run/resume_options.h"
 #include "weft/run/run_folder.h"
 
 namespace weft {
@@ -20,29 +21,19 @@ namespace {
 constexpr int64_t kStepsPerTurn = 5;
 
 RunOptions options_of(const CompareOptions& options, const CompareEntry& entry, int64_t seed) {
-  RunOptions run = options.run.resolved();
+  RunOptions run = options.run.resolved().with_absolute_data();
+  run.metrics_every = 1;  // the times of all steps are compared
   run.recipe = entry.recipe;
   run.pattern = entry.pattern.empty() ? options.patterns.front() : entry.pattern;
   run.seed = options.run.seed + seed;
   return run;
 }
 
-void require_same_options(const std::filesystem::path& folder, const RunOptions& wanted) {
-  const RunOptions there = resume_options(folder);
-  for (const OptionField& field : option_fields()) {
-    // Whose flips a dense run counts depends on the recipes that it began with.
-    if (field.name == "threads" || field.name == "flips-of") continue;
-    if (field.get(there) == field.get(wanted)) continue;
-    throw Error(fmt::format("{}: has a run with {} {}, not {}: choose another folder",
-                            printable(folder.string(), 4096), field.name,
-                            fmt::join(field.get(there), " "), fmt::join(field.get(wanted), " ")));
-  }
-}
-
-bool is_done(const std::filesystem::path& folder) {
-  std::error_code failure;
-  return std::filesystem::exists(folder / "run.json", failure) &&
-         read_run_record(folder)["status"] == "done";
+// Whose flips a dense run counts depends on the recipes that it began with.
+void require_run_of(const std::filesystem::path& folder, const RunOptions& wanted) {
+  require_same_options(folder, resume_options(folder), wanted, [](const OptionField& field) {
+    return field.name == "threads" || field.name == "flips-of";
+  });
 }
 
 // The time of a whole run: medians of short stretches, so that a moment's disturbance does not
@@ -207,8 +198,8 @@ class SeedRuns {
     all_steps_ += wanted.steps;
     std::error_code failure;
     const bool begun = std::filesystem::exists(where / "run.json", failure);
-    if (begun) require_same_options(where, wanted);
-    if (is_done(where)) return;
+    if (begun) require_run_of(where, wanted);
+    if (is_finished_run(where)) return;
     RunOptions run = wanted;
     if (begun) run.flips_of = resume_options(where).flips_of;
     if (!source_) source_ = make_batch_source(run);

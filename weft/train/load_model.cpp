@@ -4,6 +4,7 @@
 
 #include "weft/checkpoint/row_order_tensor.h"
 #include "weft/core/text.h"
+#include "weft/run/resume_options.h"
 #include "weft/run/run_folder.h"
 #include "weft/torch/layer_module.h"
 #include "weft/train/export_model.h"

@@ -69,11 +69,10 @@ Json environment_json(int threads, Precision precision) {
 std::string run_name(const RunOptions& options, uint32_t data,
                      const std::optional<InitRecord>& init) {
   Json all = options.to_json();
-  // The name that runs had before there were these options.
-  if (!init) all.erase("init");
-  if (options.precision == "fp32") all.erase("precision");
-  if (options.flips_of.empty()) all.erase("flips-of");
-  for (const char* name : {"threads", "plan", "checkpoint-every", "export"}) all.erase(name);
+  all.erase("plan");
+  for (const OptionField& field : option_fields()) {
+    if (field.may_change) all.erase(field.name);
+  }
   const std::string text = all.dump();
   const uint32_t sum = checksum(0, std::as_bytes(std::span(text)));
   return init ? fmt::format("{:08x}-{:08x}-{:08x}", sum, data, init->checksum)

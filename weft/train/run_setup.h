@@ -31,8 +31,8 @@ Json layers_json(const std::vector<PlannedLayer>& layers);
 
 Json environment_json(int threads, Precision precision);
 
-// What a checkpoint must agree with to be of this run: all that its numbers depend on, but for
-// where and how fast it runs. data: the checksum of the data.
+// What a checkpoint must agree with to be of this run: all that its numbers depend on, but for how
+// fast it runs and what may change when it is resumed. data: the checksum of the data.
 std::string run_name(const RunOptions& options, uint32_t data,
                      const std::optional<InitRecord>& init);
 

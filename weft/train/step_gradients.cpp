@@ -59,7 +59,7 @@ Batch next_batch(const GradientInputs& inputs, int64_t samples, int64_t& data_po
       watch.first().empty()
           ? parameter_not_finite(model)
           : fmt::format("the first layer whose product is not finite is {}", watch.first());
-  throw Error(fmt::format(
+  throw Diverged(fmt::format(
       "step {}: the loss is {}: {}; a lower learning-rate, a longer warmup or clip may help", step,
       loss, where));
 }
@@ -68,12 +68,12 @@ Batch next_batch(const GradientInputs& inputs, int64_t samples, int64_t& data_po
   for (const auto& parameter : model.named_parameters()) {
     const torch::Tensor gradient = parameter.value().grad();
     if (!gradient.defined() || torch::isfinite(gradient).all().item<bool>()) continue;
-    throw Error(
+    throw Diverged(
         fmt::format("step {}: the gradient of {} is not finite; a lower learning-rate, a longer "
                     "warmup or clip may help",
                     step, parameter.key()));
   }
-  throw Error(fmt::format("step {}: the norm of the gradients is {}", step, norm));
+  throw Diverged(fmt::format("step {}: the norm of the gradients is {}", step, norm));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "weft/core/error.h"
 #include "weft/data/sample_order.h"
 #include "weft/run/run_options.h"
 #include "weft/run/run_position.h"
@@ -24,6 +25,12 @@
 #include "weft/train/batch_source.h"
 
 namespace weft {
+
+// A loss or a gradient is not finite.
+class Diverged : public Error {
+ public:
+  using Error::Error;
+};
 
 using StepClock = std::chrono::steady_clock;
 inline double seconds_since(StepClock::time_point start) {

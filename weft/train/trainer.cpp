@@ -3,17 +3,20 @@
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/core/same_file.h"
 #include "weft/core/text.h"
-#include "weft/run/peak_memory.h"
+#include "weft/run/memory.h"
 #include "weft/train/export_model.h"
+#include "weft/train/model_memory.h"
 #include "weft/train/trainer_state.h"
 
 namespace weft {
 
 RunParts make_parts(const RunOptions& options) {
   RunParts parts;
-  parts.options = options.resolved();
+  parts.options = options.resolved().with_absolute_data();
   parts.options.check();
   parts.source = make_batch_source(parts.options);
+  parts.options = parts.options.with_steps_of_epochs(parts.source->train_samples());
+  require_memory(parts.options, parts.source->shape());
   parts.model = make_model(parts.options, parts.source->shape());
   return parts;
 }
@@ -48,8 +51,21 @@ class Stoppable {
 };
 
 RunParts resolved(RunParts parts) {
-  parts.options = parts.options.resolved();
+  parts.options = parts.options.resolved().with_steps_of_epochs(parts.source->train_samples());
   return parts;
+}
+
+// A finished run goes on only with more steps, from its last checkpoint.
+void require_more_steps(const RunFolder& folder, const Json& saved, int64_t steps,
+                        const std::string& record) {
+  if (saved["status"] != "done") return;
+  const std::string name = printable(folder.path().string(), 4096);
+  const int64_t taken = RunOptions::from_json(saved["options"], record).steps;
+  WEFT_CHECK(steps > taken,
+             "{}: the run is done after {} steps: extend it with more, or see `weft eval {}`", name,
+             taken, name);
+  WEFT_CHECK(!folder.checkpoints().empty(),
+             "{}: the run is done, and its last checkpoint is gone: it cannot be extended", name);
 }
 
 uint64_t file_bytes(const std::filesystem::path& path) {
@@ -65,7 +81,9 @@ uint64_t file_bytes(const std::filesystem::path& path) {
 double Trainer::State::typical_step_seconds() {
   const double mean = position.train_seconds / static_cast<double>(position.step);
   try {
-    return typical_seconds(read_step_seconds(folder->metrics(), position.step)).value_or(mean);
+    return typical_seconds(
+               read_step_seconds(folder->metrics(), position.step, parts.options.metrics_every))
+        .value_or(mean);
   } catch (const Error& error) {
     note(error.what());
     return mean;
@@ -100,8 +118,10 @@ Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
                        const TrainerSetup& setup) {
   RunFolder::require_free(folder);
   if (!parts.options.init.empty()) {
-    refuse_overwriting("--out", {folder / "model.safetensors", folder / "packed.safetensors"},
-                       {{"--init", Checkpoint::open(parts.options.init).paths()}});
+    refuse_overwriting(
+        "--out",
+        {folder / "best.safetensors", folder / "model.safetensors", folder / "packed.safetensors"},
+        {{"--init", Checkpoint::open(parts.options.init).paths()}});
   }
   // What can be wrong with the options shows before anything is written.
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, nullptr, "");
@@ -121,8 +141,8 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
   const std::string name = printable(folder.string(), 4096);
   RunFolder held = RunFolder::open(folder);  // from here on the record cannot change
   const Json saved = read_run_record(folder);
-  WEFT_CHECK(saved["status"] != "done", "{}: the run is done: see `weft eval {}`", name, name);
   const std::string record = name + "/run.json";
+  require_more_steps(held, saved, parts.options.steps, record);
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, &saved, record);
   state->folder.emplace(std::move(held));
   remember_plan(*state->planner, saved["plan"], record);
@@ -131,6 +151,9 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
              state->folder->checkpoints().empty()
                  ? "there is no checkpoint, so the weights of init are lost"
                  : "no checkpoint can be used: see the lines above");
+  const int64_t taken = state->position.step;
+  WEFT_CHECK(state->parts.options.steps >= taken,
+             "{}: the run has taken {} steps already: accepted are {} or more", name, taken, taken);
   state->rehearse();
   state->metrics.emplace(state->folder->metrics(), state->position.metrics_bytes);
   if (state->metrics->bytes() < state->position.metrics_bytes) {
@@ -151,11 +174,15 @@ void Trainer::advance(int64_t steps, const std::atomic<int>* stop) {
     if (state.evaluation_due) state.evaluation_due = !state.evaluate_now().has_value();
     return !state.evaluation_due;
   };
-  for (int64_t i = 0; i < steps && !state.stopped() && !finished(); ++i) {
-    if (!evaluated() || !state.take_step()) return;
-    state.evaluation_due = state.is_evaluation_step();
-    if (!evaluated()) return;
-    if (every > 0 && state.position.step % every == 0 && !finished()) state.save();
+  try {
+    for (int64_t i = 0; i < steps && !state.stopped() && !finished(); ++i) {
+      if (!evaluated() || !state.take_step()) return;
+      state.evaluation_due = state.is_evaluation_step();
+      if (!evaluated()) return;
+      if (every > 0 && state.position.step % every == 0 && !finished()) state.save();
+    }
+  } catch (const Diverged& error) {
+    throw Diverged(error.what() + state.way_back());
   }
 }
 
@@ -180,11 +207,7 @@ std::optional<RunResult> Trainer::finish(const std::atomic<int>* stop) {
   state.record["status"] = "done";
   state.record["result"] = to_json(result);
   state.write_record();
-  // Nothing is left to go on from.
-  std::error_code failure;
-  for (const int64_t step : state.folder->checkpoints()) {
-    std::filesystem::remove(state.folder->checkpoint(step), failure);
-  }
+  state.keep_last_checkpoint();
   return result;
 }
 

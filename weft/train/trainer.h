@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/run/resume_options.h"
 #include "weft/run/run_folder.h"
 #include "weft/run/run_result.h"
 #include "weft/torch/model.h"
@@ -74,7 +75,9 @@ class Trainer {
   // If it fails, no folder is left.
   static Trainer begin(const std::filesystem::path& folder, RunParts parts,
                        const TrainerSetup& setup = {});
-  // The parts must be made of the options in run.json: see resume_options. Takes the newest
+  // The parts must be made of the options in run.json (resume_options), but for those that may
+  // change: with more steps, a finished run is extended. Its schedules are then those of a run of
+  // that many steps. Takes the newest
   // checkpoint that is whole, and notes those that are not; restarts if there is none, but for a
   // run with options.init, which always has one. That file is not looked at again.
   static Trainer resume(const std::filesystem::path& folder, RunParts parts,
@@ -90,7 +93,8 @@ class Trainer {
   const std::vector<PlannedLayer>& layers() const;
 
   // Takes at most `steps` steps; evaluates and saves where it is due. Ends early if `stop` is set:
-  // an unfinished step or evaluation is repeated when the run is resumed.
+  // an unfinished step or evaluation is repeated when the run is resumed. Throws Error if the loss
+  // or a gradient is not finite; the run can be resumed from its last checkpoint.
   void advance(int64_t steps, const std::atomic<int>* stop = nullptr);
   void save_checkpoint();
   EvalReport evaluate();

@@ -4,6 +4,7 @@
 #include "weft/core/atomic_file.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
+#include "weft/train/export_model.h"
 #include "weft/train/run_checkpoint.h"
 #include "weft/train/trainer_state.h"
 
@@ -72,6 +73,31 @@ void Trainer::State::write_checkpoint() {
   save_run_checkpoint(folder->checkpoint(position.step), *parts.model, *optimizer, position);
 }
 
+void Trainer::State::keep_best(const EvalReport& report) {
+  if (parts.options.eval_every == 0 || (best && best->loss <= report.loss)) return;
+  export_model(folder->best(), *parts.model);
+  best = report;
+  record["best"] = to_json(report);
+  write_record();
+}
+
+void Trainer::State::keep_last_checkpoint() {
+  try {
+    save();
+    folder->remove_old_checkpoints(1);
+  } catch (const Error& error) {
+    note(fmt::format("{}; the run is done, but cannot be extended", error.what()));
+  }
+}
+
+std::string Trainer::State::way_back() const {
+  const std::vector<int64_t> saved = folder->checkpoints();
+  if (saved.empty()) return "";
+  return fmt::format("; continue after step {} with --resume {} --learning-rate X, below {}",
+                     saved.front(), printable(folder->path().string(), 4096),
+                     parts.options.learning_rate);
+}
+
 bool Trainer::State::load_newest(const Json& saved) {
   const std::string expected = fmt::format("{:08x}", data_checksum);
   WEFT_CHECK(saved.contains("data_crc32") && saved["data_crc32"] == expected,
@@ -103,8 +129,7 @@ RunPosition Trainer::State::load_checked(int64_t step, const std::string& run) {
     throw Error(
         fmt::format("{}: {}", printable(path.string(), 4096), error.what_without_backtrace()));
   }
-  WEFT_CHECK(found.step == step && step <= parts.options.steps &&
-                 found.data_position == step * parts.options.batch,
+  WEFT_CHECK(found.step == step && found.data_position == step * parts.options.batch,
              "{}: step {} at sample {} of the data does not match the end of step {}",
              printable(path.string(), 4096), found.step, found.data_position, step);
   return found;

@@ -47,6 +47,8 @@ Trainer::State::State(RunParts run_parts, const TrainerSetup& setup, const Json*
                 {"data_crc32", fmt::format("{:08x}", data_checksum)},
                 {"status", "running"}};
   if (init) record["init"] = init->to_json();
+  if (saved != nullptr) best = best_evaluation(*saved, file);
+  if (best) record["best"] = to_json(*best);
   const std::vector<DenseFlips::Counted> counted = flips_to_count();
   if (!counted.empty()) dense_flips.emplace(*parts.model, counted);
   std::vector<LayerReport> reports =

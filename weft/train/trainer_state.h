@@ -64,6 +64,13 @@ struct Trainer::State {
   void record_order_gains();
   void save();
   void write_checkpoint();
+  // best.safetensors, and its evaluation in the record, if no evaluation so far had a lower loss. A
+  // run that evaluates only at the end needs none: its model is the best.
+  void keep_best(const EvalReport& report);
+  // What a finished run is extended from. The run is done without it: a failure is noted.
+  void keep_last_checkpoint();
+  // How a run that diverged goes on, for a message; empty if it has no checkpoint.
+  std::string way_back() const;
   // The newest checkpoint that is whole; those that are not are put aside, so that they are not
   // counted among the last two. False if there are some, and none of them is.
   bool load_newest(const Json& saved);
@@ -85,6 +92,7 @@ struct Trainer::State {
   const std::atomic<int>* stop = nullptr;  // of the call that is under way
   bool evaluation_due = false;             // of this step, and not yet done
   std::optional<InitRecord> init;          // if the weights are those of a file
+  std::optional<EvalReport> best;          // that best.safetensors is of
   RunPosition position;
   Json record;
   uint32_t data_checksum = 0;

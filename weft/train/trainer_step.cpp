@@ -92,7 +92,7 @@ void Trainer::State::after_step(StepReport& report, const StepSplit& split, bool
   Json line = step_line(report, split, telemetry);
   if (dense_flips) line.append("dense_flips", counted);
   if (telemetry.measured) line.append("measuring", true);
-  metrics->add(line);
+  if (position.step % parts.options.metrics_every == 0) metrics->add(line);
   if (listener != nullptr) listener->on_step(report);
 }
 
@@ -107,8 +107,8 @@ std::optional<EvalReport> Trainer::State::evaluate_now() {
   EvalReport& report = *found;
   report.step = position.step;
   if (!std::isfinite(report.loss)) {
-    throw Error(fmt::format("step {}: the loss of the evaluation is {}: {}", position.step,
-                            report.loss, parameter_not_finite(*parts.model)));
+    throw Diverged(fmt::format("step {}: the loss of the evaluation is {}: {}", position.step,
+                               report.loss, parameter_not_finite(*parts.model)));
   }
   record_choices();
   metrics->add({{"step", report.step},
@@ -116,6 +116,7 @@ std::optional<EvalReport> Trainer::State::evaluate_now() {
                 {"eval_accuracy", report.accuracy},
                 {"eval_samples", report.samples},
                 {"eval_seconds", report.seconds}});
+  keep_best(report);
   if (listener != nullptr) listener->on_eval(report);
   return found;
 }

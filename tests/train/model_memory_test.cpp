@@ -1,0 +1,42 @@
+// The size of a model is known before it is made.
+#include "weft/train/model_memory.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support.h"
+#include "tests/train/runs.h"
+
+namespace weft::test {
+namespace {
+
+TEST(ModelMemory, TheCountIsThatOfTheModel) {
+  const ScratchFolder scratch;
+  for (const std::string model : {"mlp", "cnn", "vit", "gpt"}) {
+    for (const auto& [width, depth] : {std::pair<int64_t, int64_t>{24, 1}, {52, 3}, {4, 2}}) {
+      RunOptions options = model == "gpt" ? text_run(scratch, "ste") : small_run(model);
+      options.width = width;
+      options.depth = depth;
+      const RunParts parts = make_parts(options);
+      double count = 0.0;
+      for (const torch::Tensor& one : parts.model->parameters()) {
+        count += static_cast<double>(one.numel());
+      }
+      EXPECT_EQ(parameter_count(parts.options, parts.source->shape()), count)
+          << model << " of width " << width << " and depth " << depth;
+    }
+  }
+}
+
+TEST(ModelMemory, WhatCannotFitIsRefused) {
+  RunOptions options = small_run("mlp");
+  options.width = 1 << 16;
+  options.depth = 1000;
+  const std::string problem = message_of([&] { make_parts(options); });
+  EXPECT_TRUE(contains(problem, "mlp of width 65536 and depth 1000: weights, gradients and adamw"))
+      << problem;
+  EXPECT_TRUE(contains(problem, "need 68652.6 GB, but this machine has ")) << problem;
+}
+
+}  // namespace
+}  // namespace weft::test
