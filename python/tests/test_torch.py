@@ -1,5 +1,6 @@
 """PyTorch: sparsified models train, save, copy and compile as users expect of their modules."""
 
+import contextlib
 import copy
 import io
 import pickle
@@ -368,6 +369,37 @@ def test_operators_pass_opcheck():
         torch.ops.weft.prepare.default,
         (layer.weight.detach(), None, layer._clock, layer._weft.handle, True),
     )
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv2d"])
+def test_a_mode_sees_the_operators_and_changes_no_bit(kind):
+    """Without one, modules call the functions behind them: see weft.ops."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            names.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    torch.manual_seed(0)
+    settings = {"recipe": "t-sr-ste", "pattern": "2:4", "total_steps": 100}
+    if kind == "linear":
+        layer, x = weft.nn.Linear(16, 8, **settings), torch.randn(6, 16, requires_grad=True)
+    else:
+        layer, x = weft.nn.Conv2d(8, 8, 3, **settings), torch.randn(2, 8, 5, 5, requires_grad=True)
+    state, found, names = copy.deepcopy(layer.state_dict()), [], []
+    for mode in (contextlib.nullcontext(), Seen()):
+        layer.load_state_dict(state)
+        layer.zero_grad()
+        x.grad = None
+        with mode:
+            y = layer(x)
+            y.square().sum().backward()
+        found.append([y.detach(), x.grad, layer.weight.grad, layer.bias.grad])
+        operators = {name for name in names if name.startswith("weft.")}
+        expected = {f"weft.{name}.default" for name in ("prepare", kind, f"{kind}_backward")}
+        assert operators == (set() if len(found) == 1 else expected)
+    assert all(torch.equal(a, b) for a, b in zip(*found))
 
 
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager"])  # the first is the default

@@ -84,7 +84,7 @@ class SparseLayer(torch.nn.Module):
             )
         if not torch.is_grad_enabled():
             return self._no_key
-        torch.ops.weft.prepare(weight, self.scores, self._clock, self._weft.handle, self.training)
+        ops.begin(weight, self.scores, self._clock, self._weft.handle, self.training)
         return self._clock.clone()
 
     def _product(self, x: Tensor) -> Tensor:
@@ -216,8 +216,8 @@ class _LinearProduct(SparseLayer):
 
     def _product(self, x: Tensor) -> Tensor:
         key = self._key(self.weight)
-        return torch.ops.weft.linear(
-            x, self.weight, self.bias, self.scores, key, self._weft.handle
+        return ops.product(
+            ops.linear, x, self.weight, self.bias, self.scores, key, self._weft.handle
         )
 
 
@@ -262,7 +262,9 @@ class TransposedLinear(_LinearProduct):
     def _product(self, x: Tensor) -> Tensor:
         weight = self.weight.t().contiguous()
         key = self._key(weight)
-        return torch.ops.weft.linear(x, weight, self.bias, self.scores, key, self._weft.handle)
+        return ops.product(
+            ops.linear, x, weight, self.bias, self.scores, key, self._weft.handle
+        )
 
     def extra_repr(self) -> str:
         return f"nf={self.nf}, nx={self.nx}, recipe={self.recipe}, pattern={self.pattern}"
@@ -332,7 +334,8 @@ class Conv2d(SparseLayer, torch.nn.Conv2d):
     def _product(self, x: Tensor) -> Tensor:
         g = self._weft.geometry
         key = self._key(self.weight)
-        return torch.ops.weft.conv2d(
+        return ops.product(
+            ops.conv2d,
             x, self.weight, self.bias, self.scores, key, self._weft.handle,
             list(g.stride), list(g.padding), list(g.dilation), g.groups,
         )  # fmt: skip

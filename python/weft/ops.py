@@ -11,6 +11,9 @@ stamp of the masks. The first token is that of the rank, which the backward pass
 with any other key than that of the last `prepare` begins a pass of its own, without training. With
 the same arguments an operator gives the same result; what the engine keeps (packs) only saves work.
 
+Modules call `begin` and `product`: where nothing traces or intercepts, these run the functions behind
+the operators themselves, because torch's dispatch of a custom operator takes 0.2 ms a call.
+
 fp32 on the CPU runs on weft's kernels; so do bfloat16 activations of a linear layer with an fp32
 weight, under autocast, where the CPU has a unit for them. Other dtypes and devices run the same
 formulas on torch's operators with masked operands (`_Plain`).
@@ -19,11 +22,12 @@ formulas on torch's operators with masked operands (`_Plain`).
 # torch reads the types of the operators off these functions; 2.4 does not know list[int], nor
 # annotations that are strings.
 import weakref
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from . import _core
 from ._core import Error
@@ -34,7 +38,30 @@ def _address(tensor: Optional[Tensor]) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-@torch.library.custom_op("weft::prepare", mutates_args={"clock"})
+_functions: Dict[Any, Callable[..., Any]] = {}  # of the operators
+
+
+def _operator(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    def register(function: Callable[..., Any]) -> Any:
+        operator = torch.library.custom_op(name, **{"mutates_args": (), **options})(function)
+        _functions[operator] = function
+        return operator
+
+    return register
+
+
+def _is_ordinary(arguments: Tuple[Any, ...]) -> bool:
+    """Whether a call needs nothing of an operator: no graph is made, no mode sees the operators."""
+    return (
+        not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch._C._are_functorch_transforms_active()
+        and all(type(a) in (Tensor, torch.nn.Parameter) for a in arguments if isinstance(a, Tensor))
+    )
+
+
+@_operator("weft::prepare", mutates_args={"clock"})
 def prepare(
     weight: Tensor, scores: Optional[Tensor], clock: Tensor, layer: int, training: bool
 ) -> None:
@@ -46,6 +73,45 @@ def prepare(
 @prepare.register_fake
 def _(weight: Tensor, scores: Optional[Tensor], clock: Tensor, layer: int, training: bool) -> None:
     pass
+
+
+def begin(
+    weight: Tensor, scores: Optional[Tensor], clock: Tensor, layer: int, training: bool
+) -> None:
+    """`prepare`, for a module."""
+    arguments = weight, scores, clock, layer, training
+    if not _is_ordinary(arguments):
+        return prepare(*arguments)
+    with torch.no_grad():
+        _functions[prepare](*arguments)
+
+
+_products: Dict[Any, Any] = {}  # of the operators with a gradient: the same as autograd functions
+
+
+def product(operator: Any, *arguments: Any) -> Tensor:
+    """`linear` or `conv2d`, for a module."""
+    return (_products[operator].apply if _is_ordinary(arguments) else operator)(*arguments)
+
+
+def _register_gradient(operator: Any, gradient: Callable[..., Any]) -> None:
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Any) -> Tensor:
+            _save(ctx, arguments, None)
+            return _functions[operator](*arguments)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *gradients: Tensor) -> Any:
+            return gradient(ctx, *gradients)
+
+    operator.register_autograd(gradient, setup_context=_save)
+    _products[operator] = Product
+
+
+def _call(operator: Any, *arguments: Any) -> Any:
+    return (_functions[operator] if _is_ordinary(arguments) else operator)(*arguments)
 
 
 # ---- weft's kernels, or torch's operators: each in one place
@@ -114,7 +180,7 @@ def _begin(layer: int, weight: Tensor, scores: Optional[Tensor], key: Tensor) ->
 # ---- linear
 
 
-@torch.library.custom_op("weft::linear", mutates_args=())
+@_operator("weft::linear")
 def linear(
     x: Tensor,
     weight: Tensor,
@@ -149,7 +215,7 @@ def _(
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-@torch.library.custom_op("weft::linear_backward", mutates_args=())
+@_operator("weft::linear_backward")
 def linear_backward(
     g: Tensor,
     x: Tensor,
@@ -210,7 +276,7 @@ def _(
     )
 
 
-def _save(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
+def _save(ctx: Any, inputs: Tuple[Any, ...], output: Optional[Tensor]) -> None:
     x, weight, bias, scores, key, layer = inputs[:6]
     ctx.save_for_backward(x, weight, scores, key)
     ctx.layer = layer
@@ -220,8 +286,8 @@ def _save(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
 def _linear_backward(ctx: Any, g: Tensor) -> Tuple[Any, ...]:
     x, weight, scores, key = ctx.saved_tensors
     needs_x, needs_weight, needs_bias, needs_scores = ctx.needs_input_grad[:4]
-    dx, dw, ds = linear_backward(
-        g, x, weight, scores, key, ctx.layer, needs_x, needs_weight or needs_scores
+    dx, dw, ds = _call(
+        linear_backward, g, x, weight, scores, key, ctx.layer, needs_x, needs_weight or needs_scores
     )
     return (
         dx if needs_x else None,
@@ -233,13 +299,13 @@ def _linear_backward(ctx: Any, g: Tensor) -> Tuple[Any, ...]:
     )
 
 
-linear.register_autograd(_linear_backward, setup_context=_save)
+_register_gradient(linear, _linear_backward)
 
 
 # ---- convolution. geometry: stride, padding, dilation (two numbers each), groups
 
 
-@torch.library.custom_op("weft::conv2d", mutates_args=())
+@_operator("weft::conv2d")
 def conv2d(
     x: Tensor,
     weight: Tensor,
@@ -286,7 +352,7 @@ def _(
     return x.new_empty((x.shape[0], weight.shape[0], *sizes))
 
 
-@torch.library.custom_op("weft::conv2d_backward", mutates_args=())
+@_operator("weft::conv2d_backward")
 def conv2d_backward(
     g: Tensor,
     x: Tensor,
@@ -362,9 +428,10 @@ def _(
 def _conv2d_backward(ctx: Any, g: Tensor) -> Tuple[Any, ...]:
     x, weight, scores, key = ctx.saved_tensors
     needs_x, needs_weight, needs_bias, needs_scores = ctx.needs_input_grad[:4]
-    dx, dw, ds = conv2d_backward(
-        g, x, weight, scores, key, ctx.layer, *ctx.geometry, needs_x, needs_weight or needs_scores
-    )
+    dx, dw, ds = _call(
+        conv2d_backward, g, x, weight, scores, key, ctx.layer, *ctx.geometry,
+        needs_x, needs_weight or needs_scores,
+    )  # fmt: skip
     return (
         dx if needs_x else None,
         dw if needs_weight else None,
@@ -374,7 +441,7 @@ def _conv2d_backward(ctx: Any, g: Tensor) -> Tuple[Any, ...]:
     )
 
 
-conv2d.register_autograd(_conv2d_backward, setup_context=_save)
+_register_gradient(conv2d, _conv2d_backward)
 
 
 # ---- packed layers, for inference (packed.py)
