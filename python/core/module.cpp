@@ -18,6 +18,7 @@ NB_MODULE(_core, m) {
   m.def("set_threads", &set_threads);
   m.def("isa", [] { return current_isa(); });
   m.def("tile_unit", [] { return std::string(tile_unit_name(tile_unit())); });
+  force_isa_from_environment();
   force_tile_unit_from_environment();
   bind_functions(m);
   bind_packed(m);

@@ -1,5 +1,9 @@
 """Functions on arrays, against what NumPy computes of the same definitions."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import weft
@@ -148,3 +152,16 @@ def test_wrong_calls_get_one_clear_line():
             call()
         assert word in str(caught.value) and "\n" not in str(caught.value), str(caught.value)
     assert issubclass(weft.Error, ValueError)
+
+
+def test_the_environment_forces_an_instruction_set():
+    def imported(name):
+        return subprocess.run(
+            [sys.executable, "-c", "import weft; print(weft.isa())"],
+            env={**os.environ, "WEFT_ISA": name}, capture_output=True, text=True,
+        )  # fmt: skip
+
+    lowest = "neon" if weft.isa() == "neon" else "sse4"
+    assert imported(lowest).stdout.strip() == lowest
+    wrong = imported("avx9")
+    assert wrong.returncode == 1 and "WEFT_ISA: " in wrong.stderr.splitlines()[-1]
