@@ -88,6 +88,15 @@ TEST_F(KernelCommands, BenchComparesBf16WithTheBestDenseProductOfIt) {
   }
 }
 
+// Where the CPU has bf16 arithmetic, oneDNN's product of it is checked, too: deep enough that
+// rounding its operands, but not those it is compared with, would be seen.
+TEST_F(KernelCommands, BenchChecksEveryDenseProductOfBf16) {
+  const Outcome outcome =
+      run({"bench", "gemm", "--precision", "bf16", "--shape", "64x768x128", "--pattern", "2:4x16",
+           "--op", "fwd", "--op", "bwd_x", "--op", "bwd_w", "--rounds", "1", "--threads", "1"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
 TEST_F(KernelCommands, PlanExplainsThreeProducts) {
   const Outcome outcome = run({"plan", "--shape", "64x32x48", "--pattern", "1:4", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
