@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "weft/core/isa.h"
+#include "weft/kernel/tile/tile_unit.h"
 
 namespace weft::onednn {
 namespace {
@@ -20,10 +21,12 @@ void hold_to_isa() {
   } else if (isa == "avx2") {
     most = dnnl_cpu_isa_avx2;
   } else if (isa.starts_with("avx3")) {
-    // Not AMX: oneDNN 2.6.3 dies there of an illegal instruction in bf16 products, and fp32 does
-    // not use it. A user's own setting of oneDNN's variable takes precedence.
-    if (is_set("ONEDNN_MAX_CPU_ISA") || is_set("DNNL_MAX_CPU_ISA")) return;
-    most = dnnl_cpu_isa_avx512_core_bf16;
+    if (is_set("ONEDNN_MAX_CPU_ISA") || is_set("DNNL_MAX_CPU_ISA")) return;  // the user's own
+    // AMX only if the system has granted its state, which looking for the tile unit asks for:
+    // oneDNN 2.6.3 does not ask, and dies of an illegal instruction in bf16 products. Where weft
+    // does not use AMX (WEFT_TILES), oneDNN does not, either.
+    most = tile_unit() == TileUnit::kAmx ? dnnl_cpu_isa_avx512_core_amx
+                                         : dnnl_cpu_isa_avx512_core_bf16;
   } else {
     return;  // not x86
   }
