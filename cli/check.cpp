@@ -17,6 +17,7 @@ class CheckCommand : public Command {
                problem_in([](const std::string& text) { parse_axis(text); }));
     names_.declare(flags);
     flags.flag("--strict", strict_, "Refuse groups that the edge of a matrix cuts short");
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -52,13 +53,15 @@ class CheckCommand : public Command {
     size_t failed = 0;
     for (const CheckedTensor& tensor : report.tensors) {
       if (!tensor.obeys) ++failed;
-      table.add({printable(tensor.info.name),
+      table.add({name_text(tensor.info.name),
                  stored_shape_text(tensor.info.shape, tensor.promise.transposed),
                  tensor.promise.pattern.str(), percent(tensor.density()), count_text(tensor.in),
                  count_text(tensor.out), verdict(tensor)});
     }
-    print(table.str());
-    print_skipped(skipped(report.skipped));
+    table.can_spare({"density", "shape", "pattern", "violations out", "violations in"});
+    tables_.print(table);
+    tables_.print_left_alone(skipped(report.skipped),
+                             report.tensors.size() + report.skipped.size());
     const auto common = report.common_pattern();
     const std::string pattern = common ? common->str() : "their patterns";
     const size_t all = report.tensors.size();
@@ -98,6 +101,7 @@ class CheckCommand : public Command {
 
   std::string file_, pattern_, axis_;
   bool strict_ = false;
+  TensorTableFlags tables_;
   CommonFlags common_;
   NameFilter names_;
 };

@@ -41,6 +41,7 @@ class ConvertCommand : public Command {
     names_.declare(flags);
     flags.flag("--dry-run", dry_run_, "Convert and report, but write nothing");
     in_place_.declare(flags);
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -143,7 +144,8 @@ class ConvertCommand : public Command {
     for (const LayerLeftOut& one : report.left_out) {
       const bool end =
           one.reason == NotConverted::kFirstLayer || one.reason == NotConverted::kLastLayer;
-      list.push_back({one.info.name, reason_text(one) + (end ? " (see --sparse-ends)" : "")});
+      list.push_back({one.info.name, reason_text(one) + (end ? " (see --sparse-ends)" : ""),
+                      one.reason == NotConverted::kKeptDense ? "stays dense" : ""});
     }
     return list;
   }
@@ -162,7 +164,7 @@ class ConvertCommand : public Command {
     Table table(headings);
     for (const LayerOutcome& one : report.layers) {
       std::vector<std::string> row = {
-          printable(one.name),         stored_shape_text(one.shape, one.transposed),
+          name_text(one.name),         stored_shape_text(one.shape, one.transposed),
           one.pattern.str(),           error_text(one.error_before),
           error_text(one.error_after), percent(one.retained.fraction())};
       if (sparse_input) {
@@ -172,19 +174,19 @@ class ConvertCommand : public Command {
       row.push_back(seconds_text(one.seconds));
       table.add(row);
     }
-    print(table.str());
+    table.can_spare({"error before", "error after", "time", "shape"});
+    tables_.print(table);
     if (sparse_input) {
       print(
           "\ntoo full: input groups with more non-zeros than the pattern keeps; expected: the same "
           "for zeros at random places\n");
     }
     print_reasons(report);
-    print_skipped(skipped(report));
-    print(fmt::format(
-        "\n{} layer{} converted to {}{} by {}{}\n", report.layers.size(),
-        report.layers.size() == 1 ? "" : "s", pattern_text(),
-        options_.transposable ? " transposable" : "", method_,
-        dry_run_ ? "; nothing was written (--dry-run)" : "; written to " + report.out.string()));
+    tables_.print_left_alone(skipped(report), report.all_tensors);
+    print_paragraph(fmt::format("{} layer{} converted to {}{} by {}", report.layers.size(),
+                                report.layers.size() == 1 ? "" : "s", pattern_text(),
+                                options_.transposable ? " transposable" : "", method_));
+    dry_run_ ? print("nothing was written (--dry-run)\n") : print_written(report.out);
   }
 
   std::string pattern_text() const {
@@ -197,22 +199,30 @@ class ConvertCommand : public Command {
                                         static_cast<double>(one.groups.groups);
   }
 
-  // Why each pattern was chosen, and other notes.
+  // Why each pattern was chosen, and other notes: how many layers they are of, or which.
   void print_reasons(const ConvertReport& report) const {
     Table table({"layer", "note"});
+    std::vector<Skipped> counted;
     bool any = false;
     for (const LayerOutcome& one : report.layers) {
-      std::vector<std::string> notes = one.notes;
-      if (!one.why.empty()) notes.insert(notes.begin(), one.pattern.str() + ": " + one.why);
-      for (const std::string& note : notes) {
-        table.add({printable(one.name), note});
-        any = true;
+      std::vector<std::string> rows;
+      if (!one.why.empty()) rows.push_back(one.pattern.str() + ": " + one.why);
+      for (const std::string& note : one.notes) {
+        if (tables_.verbose) {
+          rows.push_back(note);
+        } else {
+          counted.push_back({one.name, note});
+        }
       }
+      for (const std::string& row : rows) table.add({name_text(one.name), row});
+      any |= !rows.empty();
     }
-    if (any) print("\n" + table.str());
+    if (any) print("\n");
+    if (any) tables_.print(table);
+    if (!counted.empty()) print_paragraph("layers: " + count_reasons(counted));
     if (report.norms_estimated > 0) {
-      print(fmt::format("\nbatch normalisation estimated again on {} samples: {} tensors\n",
-                        model_flags_.samples, report.norms_estimated));
+      print_paragraph(fmt::format("batch normalisation estimated again on {} samples: {} tensors",
+                                  model_flags_.samples, report.norms_estimated));
     }
   }
 
@@ -259,6 +269,7 @@ class ConvertCommand : public Command {
   bool sparse_ends_ = false, keep_norms_ = false, dry_run_ = false;
   ConversionOptions options_;
   InPlaceFlag in_place_;
+  TensorTableFlags tables_;
   CommonFlags common_;
   NameFilter names_;
 };

@@ -54,6 +54,7 @@ class DiversityCommand : public Command {
                "Sum over the weights that `weft mask` would select");
     flags.exclude("--checkpoint", "--shape");
     names_.declare(flags);
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -72,6 +73,7 @@ class DiversityCommand : public Command {
           checkpoint_diversity(checkpoint_, pattern, names_.expressions(), {{}, print_note});
       total_ = report.total;
       skipped_ = skipped(report.skipped);
+      all_tensors_ = report.all_tensors;
     }
     common_.json ? report_json() : report(pattern);
     return 0;
@@ -89,8 +91,8 @@ class DiversityCommand : public Command {
         total_.transposable_exact ? "exact" : "estimate: too many to count");
     add(pattern.str() + " transposable", total_.log2_transposable_paper,
         fmt::format("the paper's formula: {}", paper_verdict()));
-    print(table.str());
-    print_skipped(skipped_);
+    tables_.print(table);
+    tables_.print_left_alone(skipped_, all_tensors_);
   }
 
   std::string paper_verdict() const {
@@ -137,16 +139,18 @@ class DiversityCommand : public Command {
     if (common_.json) {
       print_json(list);
     } else {
-      print(table.str());
+      tables_.print(table);
     }
     return 0;
   }
 
   std::string pattern_, shape_, checkpoint_;
+  TensorTableFlags tables_;
   CommonFlags common_;
   NameFilter names_;
   Diversity total_;
   std::vector<Skipped> skipped_;
+  size_t all_tensors_ = 0;
 };
 
 }  // namespace

@@ -1,4 +1,6 @@
 // weft info: what is in a checkpoint, how sparse it is, and which patterns it obeys already.
+#include <algorithm>
+
 #include "cli/progress.h"
 #include "cli/shared.h"
 #include "weft/core/text.h"
@@ -22,6 +24,7 @@ class InfoCommand : public Command {
  public:
   void declare(Flags& flags) override {
     flags.positional("file", file_, "Checkpoint: .safetensors, .index.json, or a folder");
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -38,23 +41,62 @@ class InfoCommand : public Command {
   void print_report(const InspectReport& report) const {
     Table table({"tensor", "dtype", "shape", "packed", ">size", ">density", "along inputs",
                  "along outputs"});
+    const bool all = tables_.verbose || std::ranges::none_of(report.tensors, is_matrix);
+    size_t others = 0;
+    uint64_t other_bytes = 0;
     for (const InspectedTensor& tensor : report.tensors) {
-      table.add({printable(tensor.info.name), std::string(dtype_name(tensor.info.dtype)),
+      if (!all && !is_matrix(tensor)) {
+        ++others;
+        other_bytes += tensor.stored_bytes;
+        continue;
+      }
+      table.add({name_text(tensor.info.name), std::string(dtype_name(tensor.info.dtype)),
                  stored_shape_text(tensor.info.shape, tensor.transposed),
                  tensor.packed ? tensor.packed->str() : "-", bytes_text(tensor.stored_bytes),
                  tensor.density ? percent(*tensor.density) : "-", joined(tensor.patterns_in),
                  joined(tensor.patterns_out)});
     }
-    print(table.str());
-    if (!report.metadata.empty()) print("\nmetadata\n");
-    for (const auto& [key, value] : report.metadata.members()) {
-      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-      print(fmt::format("  {} = {}\n", printable(key), printable(text)));
+    table.can_spare({"packed", "size", "dtype"});
+    tables_.print(table);
+    if (others > 0) {
+      print_paragraph(
+          fmt::format("and {} tensors of fewer than two dimensions (biases, norms), {}; "
+                      "--verbose lists them",
+                      others, bytes_text(other_bytes)));
     }
-    print(fmt::format("\n{}: {} tensors, {}{}{}\n", file_, report.tensors.size(),
-                      bytes_text(report.bytes),
-                      report.packed() > 0 ? fmt::format(", {} packed", report.packed()) : "",
-                      report.sharded ? fmt::format(", {} shards", report.shards) : ""));
+    print_not_finite(report);
+    print_metadata(report.metadata);
+    print(fmt::format(
+        "\n{}: {} tensors, {}{}{}{}\n", file_, report.tensors.size(), bytes_text(report.bytes),
+        report.not_finite() > 0 ? fmt::format(", {} with NaN or infinity", report.not_finite())
+                                : "",
+        report.packed() > 0 ? fmt::format(", {} packed", report.packed()) : "",
+        report.sharded ? fmt::format(", {} shards", report.shards) : ""));
+  }
+
+  static bool is_matrix(const InspectedTensor& tensor) { return tensor.info.shape.size() >= 2; }
+
+  void print_not_finite(const InspectReport& report) const {
+    if (report.not_finite() == 0) return;
+    Table table({"not finite", ">NaN", ">infinite", ">of elements"});
+    for (const InspectedTensor& tensor : report.tensors) {
+      if (tensor.nan + tensor.infinite == 0) continue;
+      table.add({name_text(tensor.info.name), std::to_string(tensor.nan),
+                 std::to_string(tensor.infinite), std::to_string(tensor.info.elements())});
+    }
+    print("\n");
+    tables_.print(table);
+  }
+
+  void print_metadata(const Json& metadata) const {
+    if (metadata.empty()) return;
+    print("\nmetadata\n");
+    for (const auto& [key, value] : metadata.members()) {
+      const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+      const std::string name = printable(key);
+      const size_t left = kTableColumns - std::min(kTableColumns - 20, name.size() + 8);
+      print(fmt::format("  {} = {}\n", name, printable(text, tables_.wide ? 4096 : left)));
+    }
   }
 
   void print_report_json(const InspectReport& report) const {
@@ -68,7 +110,9 @@ class InfoCommand : public Command {
                          {"bytes", tensor.stored_bytes},
                          {"density", tensor.density ? Json(*tensor.density) : Json(nullptr)},
                          {"patterns_in", texts_of(tensor.patterns_in)},
-                         {"patterns_out", texts_of(tensor.patterns_out)}});
+                         {"patterns_out", texts_of(tensor.patterns_out)},
+                         {"nan", tensor.nan},
+                         {"infinite", tensor.infinite}});
     }
     print_json({{"file", file_},
                 {"shards", report.shards},
@@ -78,6 +122,7 @@ class InfoCommand : public Command {
   }
 
   std::string file_;
+  TensorTableFlags tables_;
   CommonFlags common_;
 };
 
@@ -92,7 +137,7 @@ CommandEntry info_command() {
       "Groups of 2, 4, 8, 16, 32 and 64 are tested; a pattern that a smaller group implies is not\n"
       "listed (2:4 implies 4:8). A packed tensor is shown with its unpacked shape, its pattern "
       "and\n"
-      "its packed size.",
+      "its packed size. NaN and infinity are counted. --verbose lists biases and norms too.",
       std::make_unique<InfoCommand>()};
 }
 

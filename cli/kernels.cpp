@@ -48,7 +48,7 @@ class KernelsCommand : public Command {
                   {"available_tile_units", units},
                   {"kernels", list}});
     } else {
-      print(table.str());
+      print(table.str(kTableColumns));
       print(
           fmt::format("\ninstruction set: {} (WEFT_ISA forces one of {})\n"
                       "tile unit: {}{} (WEFT_TILES forces one of {})\n",

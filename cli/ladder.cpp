@@ -41,7 +41,7 @@ class LadderCommand : public Command {
                  bits(transposable ? rung.diversity.log2_transposable : rung.diversity.log2_nm,
                       rung.diversity)});
     }
-    print(table.str());
+    print(table.str(kTableColumns));
     print(fmt::format("\n{}: {} tensors, {} weights; {} tensors skipped\n", file_, report.tensors,
                       any.weights, report.skipped.size()));
   }

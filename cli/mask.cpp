@@ -25,6 +25,7 @@ class MaskCommand : public Command {
     flags.text("--masks", "FILE", masks_path_,
                "Also write the masks, as U8 tensors of the same names");
     in_place_.declare(flags);
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -66,10 +67,11 @@ class MaskCommand : public Command {
     if (reorder_) columns.push_back(">unpermuted");
     columns.insert(columns.end(), {"solver", ">gap", ">time"});
     Table table(columns);
+    const size_t all = report.tensors.size() + report.skipped.size();
     for (const MaskedTensor& tensor : report.tensors) {
       const PruneFigures& figures = tensor.figures;
       std::vector<std::string> row = {
-          printable(tensor.info.name), stored_shape_text(tensor.info.shape, tensor.transposed),
+          name_text(tensor.info.name), stored_shape_text(tensor.info.shape, tensor.transposed),
           percent(tensor.density()), percent(figures.retained.fraction())};
       if (reorder_) row.push_back(percent(figures.unpermuted.fraction()));
       row.insert(row.end(), {std::string(solver.name),
@@ -77,14 +79,15 @@ class MaskCommand : public Command {
                              seconds_text(figures.seconds)});
       table.add(row);
     }
-    print(table.str());
-    print_skipped(skipped(report.skipped));
-    print(fmt::format(
-        "\n{} of {} tensors masked to {}{}, {} of their magnitude kept{}; written to {}\n",
-        report.tensors.size(), report.tensors.size() + report.skipped.size(), options.pattern.str(),
-        transposable_ ? " transposable" : "", percent(report.retained().fraction()),
-        reorder_ ? fmt::format(" ({} unpermuted)", percent(report.unpermuted().fraction())) : "",
-        report.out.string()));
+    table.can_spare({"time", "solver", "gap", "density"});
+    tables_.print(table);
+    tables_.print_left_alone(skipped(report.skipped), all);
+    print_paragraph(fmt::format(
+        "{} of {} tensors masked to {}{} by {}, {} of their magnitude kept{}",
+        report.tensors.size(), all, options.pattern.str(), transposable_ ? " transposable" : "",
+        solver.name, percent(report.retained().fraction()),
+        reorder_ ? fmt::format(" ({} unpermuted)", percent(report.unpermuted().fraction())) : ""));
+    print_written(report.out);
   }
 
   void print_report_json(const MaskOptions& options, const MaskReport& report) const {
@@ -116,6 +119,7 @@ class MaskCommand : public Command {
   bool transposable_ = false;
   bool reorder_ = false;
   InPlaceFlag in_place_;
+  TensorTableFlags tables_;
   CommonFlags common_;
   NameFilter names_;
 };
@@ -136,7 +140,7 @@ CommandEntry mask_command() {
       "but no embeddings, normalisation layers, heads, routers of experts or position biases;\n"
       "it knows these by name and by the config.json beside IN. --include selects by name "
       "instead.\n"
-      "Skipped tensors are listed with the reason; if all are skipped, nothing is written. Pruned\n"
+      "What is left alone is counted; --verbose lists it. If all are, nothing is written. Pruned\n"
       "weights become zero; kept ones do not change. The output's metadata (weft.sparsity) "
       "records\n"
       "the pattern of each tensor, so that `weft check` needs no flags.\n"

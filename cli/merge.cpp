@@ -27,6 +27,7 @@ class MergeCommand : public Command {
     names_.declare(flags);
     flags.flag("--dry-run", dry_run_, "Report, but write nothing");
     in_place_.declare(flags, "BASE");
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -70,11 +71,11 @@ class MergeCommand : public Command {
     return list;
   }
 
-  static void print_report(const MergeOptions& options, const MergeReport& report) {
+  void print_report(const MergeOptions& options, const MergeReport& report) const {
     Table table({"tensor", "shape", "pattern", ">rank", ">scale", ">delta lost", ">magnitude kept",
                  ">mask changed", ">time"});
     for (const MergeReport::Tensor& tensor : report.tensors) {
-      table.add({printable(tensor.info.name),
+      table.add({name_text(tensor.info.name),
                  stored_shape_text(tensor.info.shape, tensor.promise.transposed),
                  pattern_text(tensor.promise),
                  tensor.lora ? std::to_string(tensor.lora->rank) : "full",
@@ -82,27 +83,32 @@ class MergeCommand : public Command {
                  percent(tensor.figures.delta_lost()), percent(tensor.figures.magnitude.fraction()),
                  std::to_string(tensor.figures.changed), seconds_text(tensor.figures.seconds)});
     }
-    if (!report.tensors.empty()) print(table.str());
+    table.can_spare({"time", "shape", "scale", "rank", "mask changed"});
+    if (!report.tensors.empty()) tables_.print(table);
+    const size_t all = report.tensors.size() + report.added.size() + report.unchanged.size();
     print_added(report);
-    print_skipped(texts(report.unchanged));
-    const MergeFigures all = report.figures();
-    print(fmt::format(
-        "\n{} of {} tensors merged with {} mask, {} added to without a pattern; {} of the delta "
-        "lost, {} of the magnitude kept; {}\n",
-        report.tensors.size(),
-        report.tensors.size() + report.added.size() + report.unchanged.size(),
-        options.mask == MergeMask::kBase ? "the base's" : "a new", report.added.size(),
-        percent(all.delta_lost()), percent(all.magnitude.fraction()),
-        options.dry_run ? "nothing written" : "written to " + report.out.string()));
+    tables_.print_left_alone(texts(report.unchanged), all);
+    const MergeFigures sum = report.figures();
+    print_paragraph(fmt::format(
+        "{} of {} tensors merged with {} mask; {} of the delta lost, {} of the magnitude kept",
+        report.tensors.size(), all, options.mask == MergeMask::kBase ? "the base's" : "a new",
+        percent(sum.delta_lost()), percent(sum.magnitude.fraction())));
+    options.dry_run ? print("nothing was written (--dry-run)\n") : print_written(report.out);
   }
 
-  static void print_added(const MergeReport& report) {
+  void print_added(const MergeReport& report) const {
     if (report.added.empty()) return;
+    if (!tables_.verbose) {
+      print_paragraph(fmt::format("{} tensors added to without a pattern: {}", report.added.size(),
+                                  count_reasons(texts(report.added))));
+      return;
+    }
     Table table({"added without a pattern", "reason"});
     for (const Skipped& tensor : texts(report.added)) {
-      table.add({printable(tensor.name), tensor.reason});
+      table.add({name_text(tensor.name), tensor.reason});
     }
-    print((report.tensors.empty() ? "" : "\n") + table.str());
+    if (!report.tensors.empty()) print("\n");
+    tables_.print(table);
   }
 
   void print_report_json(const MergeOptions& options, const MergeReport& report) const {
@@ -133,6 +139,7 @@ class MergeCommand : public Command {
   std::string base_, delta_, out_, pattern_, mask_ = "base", scale_;
   bool transposable_ = false, dry_run_ = false;
   InPlaceFlag in_place_;
+  TensorTableFlags tables_;
   CommonFlags common_;
   NameFilter names_;
 };

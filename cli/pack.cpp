@@ -17,15 +17,16 @@ Json ratio_json(uint64_t stored, uint64_t dense) {
   return static_cast<double>(stored) / static_cast<double>(dense);
 }
 
-void print_rows(const PackReport& report) {
+void print_rows(const PackReport& report, const TableFlags& tables) {
   Table table({"tensor", "shape", "dtype", "pattern", "values", ">dense", ">packed", ">ratio"});
   for (const PackReport::Tensor& row : report.tensors) {
-    table.add({printable(row.info.name), stored_shape_text(row.info.shape, row.transposed),
+    table.add({name_text(row.info.name), stored_shape_text(row.info.shape, row.transposed),
                std::string(dtype_name(row.info.dtype)), row.pattern.str(),
                std::string(dtype_name(row.values)), bytes_text(row.info.bytes()),
                bytes_text(row.packed_bytes), ratio_text(row.packed_bytes, row.info.bytes())});
   }
-  print(table.str());
+  table.can_spare({"values", "dtype", "pattern", "shape"});
+  tables.print(table);
 }
 
 Json rows_json(const PackReport& report) {
@@ -61,6 +62,7 @@ class PackCommand : public Command {
                "Prune while packing: keep the largest weights of every group");
     names_.declare(flags);
     in_place_.declare(flags);
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -124,16 +126,17 @@ class PackCommand : public Command {
     return list;
   }
 
-  static void print_report(const PackReport& report) {
-    print_rows(report);
-    print_skipped(skipped(report));
+  void print_report(const PackReport& report) const {
+    print_rows(report, tables_);
+    tables_.print_left_alone(skipped(report), report.all_tensors);
     if (const int64_t lost = report.negative_zeros_lost(); lost > 0) {
       print(fmt::format("\n{} negative zeros outside the kept weights come back as +0\n", lost));
     }
-    print(fmt::format("\n{} of {} tensors packed as {}: {} -> {}, ratio {}; written to {}\n",
-                      report.tensors.size(), report.all_tensors, packed_format_name(report.format),
-                      bytes_text(report.dense_bytes), bytes_text(report.packed_bytes),
-                      ratio_text(report.packed_bytes, report.dense_bytes), report.out.string()));
+    print_paragraph(fmt::format(
+        "{} of {} tensors packed as {}: {} -> {}, ratio {}", report.tensors.size(),
+        report.all_tensors, packed_format_name(report.format), bytes_text(report.dense_bytes),
+        bytes_text(report.packed_bytes), ratio_text(report.packed_bytes, report.dense_bytes)));
+    print_written(report.out);
   }
 
   void print_report_json(const PackReport& report) const {
@@ -149,6 +152,7 @@ class PackCommand : public Command {
   std::string in_, out_, pattern_, values_, format_;
   bool by_magnitude_ = false;
   InPlaceFlag in_place_;
+  TensorTableFlags tables_;
   CommonFlags common_;
   NameFilter names_;
 };
@@ -159,6 +163,7 @@ class UnpackCommand : public Command {
     flags.positional("in", in_, "Packed checkpoint: .safetensors, .index.json, or a folder");
     flags.positional("out", out_, "Where the dense checkpoint goes (a folder if IN is sharded)");
     in_place_.declare(flags);
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -180,16 +185,18 @@ class UnpackCommand : public Command {
                 {"dense_bytes", report.dense_bytes}});
   }
 
-  static void print_report(const PackReport& report) {
-    print_rows(report);
-    print(fmt::format("\n{} of {} tensors unpacked from {}: {} -> {}; written to {}\n",
-                      report.tensors.size(), report.all_tensors, packed_format_name(report.format),
-                      bytes_text(report.packed_bytes), bytes_text(report.dense_bytes),
-                      report.out.string()));
+  void print_report(const PackReport& report) const {
+    print_rows(report, tables_);
+    print_paragraph(fmt::format("{} of {} tensors unpacked from {}: {} -> {}",
+                                report.tensors.size(), report.all_tensors,
+                                packed_format_name(report.format), bytes_text(report.packed_bytes),
+                                bytes_text(report.dense_bytes)));
+    print_written(report.out);
   }
 
   std::string in_, out_;
   InPlaceFlag in_place_;
+  TableFlags tables_;
   CommonFlags common_;
 };
 

@@ -40,6 +40,7 @@ class PlanCommand : public Command {
     flags.text("--saved", "FILE", saved_, "Use the choices of such a file");
     flags.exclude("--saved", "--mode");
     flags.flag("--remeasure", remeasure_, "Measure again instead of reading cached timings");
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -50,8 +51,9 @@ class PlanCommand : public Command {
     if (remeasure_) std::filesystem::remove(default_timings_path());
     Planner planner = saved_.empty() ? Planner(parse_plan_mode(mode_)) : saved_planner();
     Timings measured({});  // of this run: nothing from the cache
-    Table table({"shape", "product", ">predicted dense", ">sparse", ">pack", ">measured dense",
-                 ">sparse", ">pack", "choice", "why"});
+    Table table({"shape", "product", ">predicted dense", ">predicted sparse", ">predicted pack",
+                 ">measured dense", ">sparse", ">pack", "choice", "why"});
+    table.can_spare({"predicted pack", "predicted sparse", "predicted dense", "pack", "sparse"});
     Json list = Json::array();
     const Pattern pattern = Pattern::parse(pattern_);
     const int per_pack = static_cast<int>(products_per_pack_);
@@ -75,7 +77,7 @@ class PlanCommand : public Command {
     if (common_.json) {
       print_json(list);
     } else {
-      print(table.str());
+      tables_.print(table);
       print(fmt::format(
           "\n{}, {}, {}; timings: {}\n", pattern_, threads_text(weft::threads()), current_isa(),
           default_timings_path().empty() ? "not kept" : for_people(default_timings_path())));
@@ -154,6 +156,7 @@ class PlanCommand : public Command {
   std::string pattern_ = "2:4", mode_ = "auto", precision_ = "fp32", save_, saved_;
   bool transposable_ = false, masked_gradient_ = false, remeasure_ = false;
   int64_t products_per_pack_ = 1;
+  TableFlags tables_;
   CommonFlags common_;
 };
 

@@ -9,7 +9,10 @@ namespace {
 
 class RecipesCommand : public Command {
  public:
-  void declare(Flags& flags) override { flags.flag("--json", json_, "Print JSON"); }
+  void declare(Flags& flags) override {
+    tables_.declare(flags);
+    flags.flag("--json", json_, "Print JSON");
+  }
 
   int run() override {
     Table table({"recipe", "forward", "backward", "gradient", "decay", ">lambda", "sparse products",
@@ -34,7 +37,8 @@ class RecipesCommand : public Command {
       print_json(list);
       return 0;
     }
-    print(table.str());
+    table.can_spare({"lambda"});
+    tables_.print(table);
     print("\n" + intervals());
     print(
         "\nParts can be exchanged: s-ste+backward=bi-mask, sr-ste+lambda=6e-5+gradient=mvue+fp8,\n"
@@ -60,6 +64,7 @@ class RecipesCommand : public Command {
     return table.str();
   }
 
+  TableFlags tables_;
   bool json_ = false;
 };
 

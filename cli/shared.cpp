@@ -1,9 +1,10 @@
 #include "cli/shared.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <functional>
 
 #include "weft/core/text.h"
-#include "weft/report/table.h"
 
 namespace weft::cli {
 
@@ -92,11 +93,56 @@ Json to_json(const std::vector<Skipped>& skipped) {
   return list;
 }
 
-void print_skipped(const std::vector<Skipped>& skipped) {
+void TableFlags::declare(Flags& flags) {
+  flags.flag("--wide", wide, "Print all columns of tables, in full; otherwise they fit 100");
+}
+
+void TableFlags::print(const Table& table) const {
+  cli::print(table.str(wide ? 0 : kTableColumns));
+}
+
+void TensorTableFlags::declare(Flags& flags) {
+  TableFlags::declare(flags);
+  flags.flag("--verbose", verbose, "List the tensors that are left alone, each with the reason");
+}
+
+void TensorTableFlags::print_left_alone(const std::vector<Skipped>& skipped, size_t all) const {
   if (skipped.empty()) return;
-  Table table({"skipped", "reason"});
-  for (const Skipped& tensor : skipped) table.add({printable(tensor.name), tensor.reason});
-  print("\n" + table.str());
+  if (!verbose) {
+    print_paragraph(fmt::format("{} of {} tensors left alone: {}; --verbose lists them",
+                                skipped.size(), all, count_reasons(skipped)));
+    return;
+  }
+  Table table({"left alone", "reason"});
+  for (const Skipped& tensor : skipped) table.add({name_text(tensor.name), tensor.reason});
+  cli::print("\n");
+  print(table);
+}
+
+std::string count_reasons(const std::vector<Skipped>& skipped) {
+  constexpr size_t kMost = 6;
+  std::vector<std::pair<std::string, size_t>> counts;  // in the order of the file
+  for (const Skipped& tensor : skipped) {
+    const std::string& kind = tensor.kind.empty() ? tensor.reason : tensor.kind;
+    const auto found = std::ranges::find(counts, kind, &std::pair<std::string, size_t>::first);
+    if (found == counts.end()) {
+      counts.emplace_back(kind, 1);
+    } else {
+      ++found->second;
+    }
+  }
+  std::ranges::stable_sort(counts, std::greater(), &std::pair<std::string, size_t>::second);
+  size_t others = 0;
+  while (counts.size() > kMost) {
+    others += counts.back().second;
+    counts.pop_back();
+  }
+  if (others > 0) counts.emplace_back("other reasons", others);
+  std::string text;
+  for (const auto& [reason, count] : counts) {
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", reason, count);
+  }
+  return text;
 }
 
 void InPlaceFlag::declare(Flags& flags, const char* in) {
@@ -113,6 +159,17 @@ std::string threads_text(int count) {
 }
 
 void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+void print_paragraph(const std::string& text) {
+  print("\n");
+  for (const std::string& line : wrapped(text, kTableColumns)) print(line + "\n");
+}
+
+void print_written(const std::filesystem::path& path) {
+  print(fmt::format("written to {}\n", path.string()));
+}
+
+std::string name_text(const std::string& name) { return printable(name, 4096); }
 
 void print_note(const std::string& text) {
   const std::string line = "weft: " + printable(text, 2000) + "\n";

@@ -13,6 +13,7 @@
 #include "weft/core/pattern.h"
 #include "weft/mask/solver.h"
 #include "weft/prune/job.h"
+#include "weft/report/table.h"
 
 namespace weft::cli {
 
@@ -41,16 +42,36 @@ struct NameFilter {
   NameExpressions expressions() const;
 };
 
+// --wide: tables otherwise fit kTableColumns.
+inline constexpr size_t kTableColumns = 100;
+struct TableFlags {
+  bool wide = false;
+
+  void declare(Flags& flags);
+  void print(const Table& table) const;
+};
+
 struct Skipped {
   std::string name;
   std::string reason;
+  std::string kind = "";  // what it is counted as; empty: its reason
 };
 Skipped skipped(const TensorInfo& tensor, LeftAlone reason);
 std::vector<Skipped> skipped(const std::vector<SkippedTensor>& tensors);
 // "[768, 2304]", and "[768, 2304] = [ins, outs]" of a transposed one.
 std::string stored_shape_text(const std::vector<int64_t>& shape, bool transposed);
 Json to_json(const std::vector<Skipped>& skipped);
-void print_skipped(const std::vector<Skipped>& skipped);
+
+// --wide and --verbose, of commands that list the tensors of a model.
+struct TensorTableFlags : TableFlags {
+  bool verbose = false;
+
+  void declare(Flags& flags);
+  // How many tensors of all were left alone, by reason; with --verbose, which. After a blank line.
+  void print_left_alone(const std::vector<Skipped>& skipped, size_t all) const;
+};
+// "name does not end in 'weight' (50), normalisation (13)": the reasons, the most frequent first.
+std::string count_reasons(const std::vector<Skipped>& skipped);
 
 // --in-place: OUT is IN.
 struct InPlaceFlag {
@@ -62,10 +83,13 @@ struct InPlaceFlag {
 // The bar, and notes on standard error, for a function of the library. `progress` must outlive it.
 Listener listener(Progress& progress);
 
-std::string threads_text(int count);       // "1 thread", "2 threads"
-void print(const std::string& text);       // to standard output
-void print_note(const std::string& text);  // a line on standard error
-void print_json(const Json& document);     // likewise, with a line end
+std::string threads_text(int count);                    // "1 thread", "2 threads"
+void print(const std::string& text);                    // to standard output
+void print_paragraph(const std::string& text);          // after a blank line, wrapped
+void print_written(const std::filesystem::path& path);  // a line
+std::string name_text(const std::string& name);         // of a tensor, for a table
+void print_note(const std::string& text);               // a line on standard error
+void print_json(const Json& document);                  // likewise, with a line end
 
 std::string percent(double fraction);      // "70.23%"
 std::string bytes_text(uint64_t bytes);    // "1.5 MB"

@@ -26,7 +26,7 @@ class SolversCommand : public Command {
     if (common_.json) {
       print_json(list);
     } else {
-      print(table.str());
+      print(table.str(kTableColumns));
     }
     return 0;
   }

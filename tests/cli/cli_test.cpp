@@ -201,20 +201,6 @@ TEST(Usage, AForcedInstructionSetThatIsNotThereIsAnError) {
   ::unsetenv("WEFT_ISA");
 }
 
-TEST(Info, NamesTheTightestPatterns) {
-  const ScratchFolder folder;
-  const std::string model = write_model(folder), out = folder / "out.safetensors";
-  ASSERT_EQ(run({"mask", model, out, "--pattern", "2:4", "--transposable"}).code, 0);
-  const Json report = run({"info", out, "--json"}).json();
-  EXPECT_EQ(report["tensors"].size(), 8u);
-  EXPECT_EQ(report["tensors"][0]["dtype"], "F32");
-  EXPECT_EQ(report["tensors"][0]["density"], 0.5);
-  EXPECT_EQ(report["tensors"][0]["patterns_in"], Json({"2:4"}));
-  EXPECT_EQ(report["tensors"][0]["patterns_out"], Json({"2:4"}));
-  EXPECT_EQ(report["metadata"]["author"], "somebody");
-  EXPECT_EQ(run({"info", model}).code, 0);
-}
-
 TEST(Diversity, CountsExactlyAndShowsThePaperBesideIt) {
   const Json counted = run({"diversity", "--pattern", "4:8", "--shape", "8x8", "--json"}).json();
   EXPECT_NEAR(counted["log2_transposable"].get<double>(), std::log2(116963796250.0), 1e-9);

@@ -118,7 +118,7 @@ TEST(Merge, FullDeltasAreAddedAndEverythingElseIsCopied) {
   ASSERT_EQ(report["skipped"].size(), 2u);
   EXPECT_EQ(report["skipped"][0]["name"], "other.weight");
   EXPECT_EQ(report["skipped"][0]["reason"], "no delta: unchanged");
-  const std::string told = run({"merge", base, delta, out, "--pattern", "8:8"}).out;
+  const std::string told = run({"merge", base, delta, out, "--pattern", "8:8", "--verbose"}).out;
   for (const std::string part :
        {"fc.weight", "full", "added without a pattern", "cube", "2 of 7"}) {
     EXPECT_TRUE(contains(told, part)) << part << "\n" << told;

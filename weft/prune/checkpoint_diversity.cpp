@@ -9,6 +9,7 @@ CheckpointDiversity checkpoint_diversity(const std::filesystem::path& file, cons
   const Checkpoint checkpoint = Checkpoint::open(file);
   const Selection selection = select_tensors(names, checkpoint, listener);
   CheckpointDiversity report;
+  report.all_tensors = checkpoint.tensors().size();
   for (const ShardedTensor& tensor : checkpoint.tensors()) {
     if (const auto reason = selection.left_alone(tensor.info)) {
       report.skipped.push_back({tensor.info, *reason});

@@ -10,6 +10,7 @@ namespace weft {
 struct CheckpointDiversity {
   Diversity total;
   std::vector<SkippedTensor> skipped;
+  size_t all_tensors = 0;
 };
 
 // Throws Error that names the file if there are no weights.

@@ -25,6 +25,7 @@ class CheckpointConverter {
     const Conversion conversion(checkpoint_, select_tensors(names, checkpoint_, listener_),
                                 settings_, model_ ? &model_->inputs() : file_.get(), advance);
     report_.left_out = conversion.left_out();
+    report_.all_tensors = checkpoint_.tensors().size();
     WEFT_CHECK(!conversion.layers().empty(), "{}: no layer to convert: {}", options_.in.string(),
                nothing_left());
     convert_all(conversion, advance);

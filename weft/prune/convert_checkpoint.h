@@ -58,6 +58,7 @@ struct ConvertOptions {
 struct ConvertReport {
   std::vector<LayerOutcome> layers;  // at least one; without `changed`
   std::vector<LayerLeftOut> left_out;
+  size_t all_tensors = 0;      // of the checkpoint
   size_t norms_estimated = 0;  // tensors of batch normalisation
   std::filesystem::path out;   // in place, the file itself if the folder was named
 };

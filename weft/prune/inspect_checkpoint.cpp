@@ -1,10 +1,13 @@
 #include "weft/prune/inspect_checkpoint.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 
 #include "weft/core/error.h"
 #include "weft/mask/verify.h"
 #include "weft/pack/packed_file.h"
+#include "weft/prune/elements.h"
 
 namespace weft {
 namespace {
@@ -13,10 +16,29 @@ void take_larger(MostPerGroup& most, const MostPerGroup& other) {
   for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], other[i]);
 }
 
+// Adds those of one band.
+void count_not_finite(Dtype dtype, std::span<const std::byte> bytes, InspectedTensor& found) {
+  const auto size = static_cast<int64_t>(dtype_bits(dtype) / 8);
+  std::atomic<int64_t> nan{0}, infinite{0};
+  for_each_piece(std::ssize(bytes) / size, [&](int64_t first, int64_t count) {
+    const auto piece =
+        bytes.subspan(static_cast<size_t>(first * size), static_cast<size_t>(count * size));
+    with_weights(dtype, piece, [&](auto weights) {
+      const auto finite = std::ranges::count_if(weights, [](auto w) { return std::isfinite(w); });
+      if (finite == std::ssize(weights)) return;
+      const auto nans = std::ranges::count_if(weights, [](auto w) { return std::isnan(w); });
+      nan += nans;
+      infinite += std::ssize(weights) - finite - nans;
+    });
+  });
+  found.nan += nan;
+  found.infinite += infinite;
+}
+
 InspectedTensor inspect(const PackedCheckpoint& checkpoint, const LogicalTensor& tensor,
                         bool transposed) {
   const TensorInfo& info = tensor.info;
-  InspectedTensor found{info, transposed, tensor.pattern(), tensor.stored_bytes, {}, {}, {}};
+  InspectedTensor found{info, transposed, tensor.pattern(), tensor.stored_bytes, {}, {}, {}, 0, 0};
   if (!has_zero(info.dtype) || info.bytes() == 0) return found;
   // Anything but a matrix or a convolution counts as one row of elements.
   const bool weights = WeightShape::accepts(info.shape);
@@ -33,6 +55,7 @@ InspectedTensor inspect(const PackedCheckpoint& checkpoint, const LogicalTensor&
     }
     const Mask mask = nonzero_mask(info.dtype, band.bytes, shape.outs, shape.cols());
     nonzero += mask.count();
+    if (is_weight_dtype(info.dtype)) count_not_finite(info.dtype, band.bytes, found);
     if (weights) {
       take_larger(most_in, most_per_group_in(mask, shape));
       take_larger(most_out, most_per_group_out(mask, shape));
@@ -75,6 +98,11 @@ std::optional<Selection> readable_selection(const Checkpoint& checkpoint,
 size_t InspectReport::packed() const {
   return static_cast<size_t>(std::ranges::count_if(
       tensors, [](const InspectedTensor& tensor) { return tensor.packed.has_value(); }));
+}
+
+size_t InspectReport::not_finite() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      tensors, [](const InspectedTensor& tensor) { return tensor.nan + tensor.infinite > 0; }));
 }
 
 InspectReport inspect_checkpoint(const std::filesystem::path& file, const Listener& listener) {

@@ -1,5 +1,5 @@
 // inspect_checkpoint: the tensors of a checkpoint, how dense they are, and the tightest N:M patterns
-// that they obey.
+// that they obey, and where they are not finite.
 //
 // Memory: a band of rows; a whole tensor if it is packed.
 #pragma once
@@ -18,6 +18,7 @@ struct InspectedTensor {
   uint64_t stored_bytes = 0;
   std::optional<double> density;                   // of types that have a zero
   std::vector<Pattern> patterns_in, patterns_out;  // see tightest_patterns (mask/verify.h)
+  int64_t nan = 0, infinite = 0;                   // elements, of F32, F16, BF16 and F64
 };
 
 struct InspectReport {
@@ -27,7 +28,8 @@ struct InspectReport {
   size_t shards = 1;
   bool sharded = false;
 
-  size_t packed() const;  // number of packed tensors
+  size_t packed() const;      // number of packed tensors
+  size_t not_finite() const;  // number of tensors with NaN or infinity
 };
 
 // `file`: .safetensors, .index.json, or a folder; packed or not.
