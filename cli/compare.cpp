@@ -17,7 +17,7 @@ class NotePrinter : public TrainerListener {
  public:
   explicit NotePrinter(Progress& progress) : progress_(progress) {}
   void on_note(const std::string& note) override {
-    progress_.finish();
+    progress_.wipe();
     std::fputs(fmt::format("weft: {}\n", printable(note, 2000)).c_str(), stderr);
   }
 

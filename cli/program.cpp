@@ -26,8 +26,10 @@ namespace {
 // Calls only what a signal handler may.
 void end_by_signal(int signal) {
   remove_unfinished_files();
-  for (const char* part : {"weft: stopped by ", stop_signal_name(signal), "\n"}) {
-    if (::write(STDERR_FILENO, part, std::strlen(part)) < 0) break;
+  if (signal != SIGPIPE) {  // `weft ... | head` has what it wanted
+    for (const char* part : {"weft: stopped by ", stop_signal_name(signal), "\n"}) {
+      if (::write(STDERR_FILENO, part, std::strlen(part)) < 0) break;
+    }
   }
   std::signal(signal, SIG_DFL);
   std::raise(signal);
@@ -38,9 +40,7 @@ void handle_signals() {
     if (std::signal(signal, end_by_signal) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
   }
   hold_stop_signals(false);
-  // A closed pipe and a file that grows too large are failed writes, reported as such.
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is a failed write, reported as such
 }
 
 // A sharded checkpoint keeps two files open per shard.

@@ -151,7 +151,11 @@ void InPlaceFlag::declare(Flags& flags, const char* in) {
 }
 
 Listener listener(Progress& progress) {
-  return {[&progress](uint64_t done, uint64_t total) { progress.reach(done, total); }, print_note};
+  const auto note = [&progress](const std::string& text) {
+    progress.wipe();
+    print_note(text);
+  };
+  return {[&progress](uint64_t done, uint64_t total) { progress.reach(done, total); }, note};
 }
 
 std::string threads_text(int count) {

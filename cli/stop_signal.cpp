@@ -18,12 +18,19 @@ void restore() {
 void note_signal(int signal) {
   came = signal;
   restore();
+  // There is more to print before the end, and it fails likewise.
+  if (signal == SIGPIPE) std::signal(SIGPIPE, SIG_IGN);
 }
 
 }  // namespace
 
 const char* stop_signal_name(int signal) {
-  return signal == SIGINT ? "SIGINT" : signal == SIGTERM ? "SIGTERM" : "SIGHUP";
+  switch (signal) {
+    case SIGINT: return "SIGINT";
+    case SIGTERM: return "SIGTERM";
+    case SIGHUP: return "SIGHUP";
+    default: return "SIGPIPE";
+  }
 }
 
 void hold_stop_signals(bool hold) {
@@ -48,8 +55,12 @@ StopSignal::~StopSignal() {
 const std::atomic<int>& StopSignal::signal() const { return came; }
 
 void StopSignal::end_program(const std::string& message) const {
-  std::fputs((message + "\n").c_str(), stdout);  // its terminal may be gone
-  std::fflush(stdout);
+  if (came == SIGPIPE) {
+    std::fputs(("weft: " + message + "\n").c_str(), stderr);
+  } else {
+    std::fputs((message + "\n").c_str(), stdout);  // its terminal may be gone
+    std::fflush(stdout);
+  }
   std::signal(came, SIG_DFL);
   std::raise(came);
   std::abort();  // not reached

@@ -45,6 +45,7 @@ class Program {
     const std::string err_path = err.empty() ? (logs_ / "err").string() : err;
     pid_ = ::fork();
     if (pid_ != 0) return;
+    ::setenv("WEFT_PROGRESS", "0", /*overwrite=*/0);
     redirect(out_path, STDOUT_FILENO);
     redirect(err_path, STDERR_FILENO);
     std::string program = program_folder() / "weft";

@@ -33,7 +33,8 @@ TEST_F(TrainCommands, RecipesAreListedWithTheirParts) {
   EXPECT_EQ(sparse["s-ste"], "fwd, bwd_x, bwd_w");
   EXPECT_TRUE(contains(run({"recipes", "--wide"}).out,
                        "mask every step (groups of 8: 16, 16: 21, 32: 45); dense for the last"));
-  EXPECT_TRUE(contains(run({"recipes", "--wide"}).out, "solver=exact                   1   16   21   45"));
+  EXPECT_TRUE(
+      contains(run({"recipes", "--wide"}).out, "solver=exact                   1   16   21   45"));
 }
 
 TEST_F(TrainCommands, HelpNamesTheCommandsOfBothPrograms) {

@@ -39,6 +39,28 @@ TEST_F(TrainerCommands, ASignalSavesAndTheRunGoesOnBitForBit) {
   }
 }
 
+// `weft train ... | head`: it stops, and keeps what it has.
+TEST_F(TrainerCommands, AReaderThatIsGoneStopsARunThatCanGoOn) {
+  int ends[2] = {};
+  ASSERT_EQ(::pipe(ends), 0);
+  ::fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+  Program program(train("run", {"--checkpoint-every", "0"}, "100000"),
+                  fmt::format("/proc/self/fd/{}", ends[1]));
+  ::close(ends[1]);
+  char first = 0;
+  EXPECT_EQ(::read(ends[0], &first, 1), 1);
+  ::close(ends[0]);
+  ASSERT_TRUE(wait_for_step("run", 1));
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.code, 128 + SIGPIPE);
+  EXPECT_TRUE(outcome.err.starts_with("weft: stopped after step ")) << outcome.err;
+  EXPECT_TRUE(contains(outcome.err, "continue with weft train --resume")) << outcome.err;
+  EXPECT_FALSE(std::filesystem::exists(folder("run") + "/model.safetensors"));
+  Program resumed({"train", "--resume", folder("run")});
+  ASSERT_TRUE(wait_for_step("run", 100));
+  EXPECT_TRUE(contains(stop(resumed).out, "continuing after step"));
+}
+
 // All of a text is evaluated, which takes long; the signal comes in the midst of it.
 TEST_F(TrainerCommands, ASignalInTheLastEvaluationSavesTheRun) {
   Program program({"train",
