@@ -9,7 +9,7 @@
 #include "weft/run/run_result.h"
 #include "weft/train/compare.h"
 #include "weft/train/load_model.h"
-#include "weft/train/tensor_file.h"
+#include "weft/torch/tensor_file.h"
 
 namespace weft::test {
 namespace {

@@ -10,7 +10,7 @@
 #include "weft/pack/packed_file.h"
 #include "weft/train/compare.h"
 #include "weft/train/load_model.h"
-#include "weft/train/tensor_file.h"
+#include "weft/torch/tensor_file.h"
 
 namespace weft::test {
 namespace {

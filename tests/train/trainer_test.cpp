@@ -10,7 +10,7 @@
 #include "tests/support.h"
 #include "tests/train/runs.h"
 #include "weft/data/sample_order.h"
-#include "weft/train/tensor_file.h"
+#include "weft/torch/tensor_file.h"
 
 namespace weft::test {
 namespace {

@@ -35,6 +35,13 @@ torch::Tensor on_host(const torch::Tensor& t, torch::Dtype type) {
   return t.detach().to(torch::kCPU, type).contiguous();
 }
 
+// The name of a layer, which may be attached to one of torch: "fc1" of "fc1.weft".
+std::string without_attached(const std::string& key) {
+  if (key == kAttached) return "";
+  const std::string end = fmt::format(".{}", kAttached);
+  return key.ends_with(end) ? key.substr(0, key.size() - end.size()) : key;
+}
+
 double cosine_of(const torch::Tensor& a, const torch::Tensor& b) {
   const torch::Tensor x = on_host(a, torch::kDouble), y = on_host(b, torch::kDouble);
   return cosine(x.data_ptr<double>(), y.data_ptr<double>(), x.numel());
@@ -372,9 +379,7 @@ std::vector<std::pair<std::string, std::shared_ptr<LayerModule>>> layers_of(
   for (const auto& child : module.named_modules("", /*include_self=*/false)) {
     auto layer = std::dynamic_pointer_cast<LayerModule>(child.value());
     if (!layer || !seen.insert(layer.get()).second) continue;
-    std::string name = child.key();
-    if (name.ends_with(".weft")) name.resize(name.size() - 5);  // attached to a torch layer
-    found.emplace_back(std::move(name), std::move(layer));
+    found.emplace_back(without_attached(child.key()), std::move(layer));
   }
   return found;
 }

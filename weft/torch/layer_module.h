@@ -29,6 +29,9 @@
 
 namespace weft {
 
+// The child of a torch layer that computes for it (sparsify.h).
+inline constexpr const char* kAttached = "weft";
+
 enum class LayerPath : uint8_t { kPacked, kPlain };
 std::string_view path_name(LayerPath path);  // "packed", "plain"
 

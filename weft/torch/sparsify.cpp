@@ -12,9 +12,6 @@
 namespace weft {
 namespace {
 
-// The child of a torch layer that computes for it.
-constexpr const char* kAttached = "weft";
-
 // A module with weights of its own.
 struct Place {
   std::string name;

@@ -7,8 +7,8 @@
 #include "weft/core/text.h"
 #include "weft/data/checksum.h"
 #include "weft/pack/packed_file.h"
-#include "weft/train/export_model.h"
-#include "weft/train/tensor_file.h"
+#include "weft/torch/export_model.h"
+#include "weft/torch/tensor_file.h"
 
 namespace weft {
 namespace {

@@ -7,9 +7,9 @@
 #include "weft/run/resume_options.h"
 #include "weft/run/run_folder.h"
 #include "weft/torch/layer_module.h"
-#include "weft/train/export_model.h"
+#include "weft/torch/export_model.h"
 #include "weft/train/init_weights.h"
-#include "weft/train/tensor_file.h"
+#include "weft/torch/tensor_file.h"
 
 namespace weft {
 namespace {

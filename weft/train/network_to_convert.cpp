@@ -7,7 +7,7 @@
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
 #include "weft/torch/layer_module.h"
-#include "weft/train/export_model.h"
+#include "weft/torch/export_model.h"
 #include "weft/train/layer_inputs.h"
 #include "weft/train/load_model.h"
 

@@ -8,7 +8,7 @@
 #include <numbers>
 
 #include "weft/core/text.h"
-#include "weft/train/export_model.h"
+#include "weft/torch/export_model.h"
 
 namespace weft {
 namespace {

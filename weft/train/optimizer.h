@@ -8,7 +8,7 @@
 
 #include "weft/core/json.h"
 #include "weft/run/run_options.h"
-#include "weft/train/tensor_file.h"
+#include "weft/torch/tensor_file.h"
 
 namespace weft {
 

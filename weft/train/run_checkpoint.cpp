@@ -6,7 +6,7 @@
 #include "weft/core/error.h"
 #include "weft/core/text.h"
 #include "weft/torch/layer_module.h"
-#include "weft/train/export_model.h"
+#include "weft/torch/export_model.h"
 #include "weft/train/optimizer.h"
 
 namespace weft {

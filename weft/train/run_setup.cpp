@@ -14,7 +14,7 @@
 #include "weft/data/checksum.h"
 #include "weft/kernel/dense/dense.h"
 #include "weft/kernel/tile/tile_unit.h"
-#include "weft/train/export_model.h"
+#include "weft/torch/export_model.h"
 
 namespace weft {
 namespace {

@@ -4,7 +4,7 @@
 #include "weft/core/same_file.h"
 #include "weft/core/text.h"
 #include "weft/run/memory.h"
-#include "weft/train/export_model.h"
+#include "weft/torch/export_model.h"
 #include "weft/train/model_memory.h"
 #include "weft/train/trainer_state.h"
 

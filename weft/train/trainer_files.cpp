@@ -4,7 +4,7 @@
 #include "weft/core/atomic_file.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
-#include "weft/train/export_model.h"
+#include "weft/torch/export_model.h"
 #include "weft/train/run_checkpoint.h"
 #include "weft/train/trainer_state.h"
 

@@ -1,4 +1,6 @@
-#include "weft/train/export_model.h"
+#include "weft/torch/export_model.h"
+
+#include <map>
 
 #include "weft/checkpoint/row_order_tensor.h"
 #include "weft/core/text.h"
@@ -6,7 +8,7 @@
 #include "weft/pack/packed_file.h"
 #include "weft/torch/layer_module.h"
 #include "weft/torch/state_tensors.h"
-#include "weft/train/tensor_file.h"
+#include "weft/torch/tensor_file.h"
 
 namespace weft {
 namespace {
@@ -48,19 +50,7 @@ std::optional<std::string> layer_of_weight(const std::string& tensor) {
   return tensor.substr(0, tensor.size() - kDotWeight.size());
 }
 
-Sparsity promises_of(Model& model) {
-  Sparsity sparsity;
-  for (const auto& [name, layer] : layers_of(model)) {
-    if (!keeps_pattern(*layer)) continue;
-    const std::string tensor = weight_name(name);
-    sparsity.tensors.emplace(tensor, Promise{layer->settings().pattern,
-                                             keeps_both_axes(*layer) ? Axis::kBoth : Axis::kIn,
-                                             row_order_of(*layer, tensor)});
-  }
-  return sparsity;
-}
-
-std::set<const void*> recipe_tensors(Model& model) {
+std::set<const void*> recipe_tensors(torch::nn::Module& model) {
   std::set<const void*> found;
   for (const auto& [name, layer] : layers_of(model)) {
     if (layer->scores.defined()) found.insert(layer->scores.unsafeGetTensorImpl());
@@ -71,29 +61,70 @@ std::set<const void*> recipe_tensors(Model& model) {
   return found;
 }
 
-void export_model(const std::filesystem::path& path, Model& model) {
-  const std::set<const void*> of_recipes = recipe_tensors(model);
-  std::map<std::string, std::shared_ptr<LayerModule>> layer_of;  // by the name of its weight
+namespace {
+
+struct Exported {
+  std::string name;
+  torch::Tensor tensor;
+  LayerModule* layer;  // that multiplies with it; null: none of weft's
+};
+
+// The parameters that belong to the model. Their layer is found by the name first: the member
+// `weight` of a torch layer need not be the parameter of that name. Then by the tensor: a module that
+// is registered twice has its parameters under two names.
+std::vector<Exported> exported_parameters(torch::nn::Module& model) {
+  std::map<std::string, LayerModule*> by_name;
+  std::map<const void*, LayerModule*> by_tensor;
   for (const auto& [name, layer] : layers_of(model)) {
-    layer_of[weight_name(name)] = layer;
+    by_name.emplace(weight_name(name), layer.get());
+    by_tensor.emplace(layer->weight.unsafeGetTensorImpl(), layer.get());
   }
-  NamedTensors tensors;
+  const std::set<const void*> of_recipes = recipe_tensors(model);
+  std::vector<Exported> found;
   for (const auto& parameter : model.named_parameters()) {
-    if (of_recipes.contains(parameter.value().unsafeGetTensorImpl())) continue;
-    const auto layer = layer_of.find(parameter.key());
-    tensors.emplace_back(parameter.key(), layer == layer_of.end()
-                                              ? parameter.value().detach()
-                                              : layer->second->effective_weight());
+    const void* tensor = parameter.value().unsafeGetTensorImpl();
+    if (of_recipes.contains(tensor)) continue;
+    LayerModule* layer = nullptr;
+    if (const auto named = by_name.find(parameter.key()); named != by_name.end()) {
+      layer = named->second;
+    } else if (const auto held = by_tensor.find(tensor); held != by_tensor.end()) {
+      layer = held->second;
+    }
+    found.push_back({parameter.key(), parameter.value().detach(), layer});
   }
+  return found;
+}
+
+}  // namespace
+
+Sparsity promises_of(torch::nn::Module& model) {
+  Sparsity sparsity;
+  for (const Exported& one : exported_parameters(model)) {
+    if (one.layer == nullptr || !keeps_pattern(*one.layer)) continue;
+    sparsity.tensors.emplace(one.name,
+                             Promise{one.layer->settings().pattern,
+                                     keeps_both_axes(*one.layer) ? Axis::kBoth : Axis::kIn,
+                                     row_order_of(*one.layer, one.name)});
+  }
+  return sparsity;
+}
+
+void export_model(const std::filesystem::path& path, torch::nn::Module& model) {
+  NamedTensors tensors, orders;
+  for (const Exported& one : exported_parameters(model)) {
+    tensors.emplace_back(one.name,
+                         one.layer == nullptr ? one.tensor : one.layer->effective_weight());
+    const std::string order = one.layer == nullptr ? "" : row_order_of(*one.layer, one.name);
+    if (!order.empty()) {
+      orders.emplace_back(order, tensor_of(state_array(order, one.layer->state().row_order)));
+    }
+  }
+  const std::set<const void*> of_recipes = recipe_tensors(model);
   for (const auto& buffer : model.named_buffers()) {
     if (of_recipes.contains(buffer.value().unsafeGetTensorImpl())) continue;
     tensors.emplace_back(buffer.key(), buffer.value());
   }
-  for (const auto& [weight, layer] : layer_of) {
-    const std::string order = row_order_of(*layer, weight);
-    if (!order.empty())
-      tensors.emplace_back(order, tensor_of(state_array(order, layer->state().row_order)));
-  }
+  tensors.insert(tensors.end(), orders.begin(), orders.end());
   Metadata metadata = {{"format", "pt"}};
   promises_of(model).store_in(metadata);
   write_tensors(path, tensors, metadata);

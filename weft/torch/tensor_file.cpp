@@ -1,4 +1,4 @@
-#include "weft/train/tensor_file.h"
+#include "weft/torch/tensor_file.h"
 
 #include <fmt/format.h>
 
