@@ -136,6 +136,25 @@ TEST(Mask, TransposedTwiceIsTheSame) {
   }
 }
 
+TEST(Mask, ASliceHasItsRows) {
+  const Rng rng(test_seed(), 2);
+  uint64_t draw = 0;
+  for (const int64_t cols : kMaskSizes) {
+    Mask mask(9, cols);
+    for (int64_t r = 0; r < 9; ++r) {
+      for (int64_t c = 0; c < cols; ++c) mask.set(r, c, rng.below(draw++, 2) == 0);
+    }
+    const Mask slice = mask.slice_rows(2, 5);
+    ASSERT_EQ(slice.rows(), 5);
+    ASSERT_EQ(slice.cols(), cols);
+    for (int64_t r = 0; r < 5; ++r) {
+      for (int64_t c = 0; c < cols; ++c) ASSERT_EQ(slice.at(r, c), mask.at(r + 2, c));
+    }
+    EXPECT_EQ(mask.slice_rows(0, 9), mask);
+    EXPECT_EQ(mask.slice_rows(9, 0).rows(), 0);
+  }
+}
+
 TEST(Mask, EqualityIsOfShapeAndBits) {
   EXPECT_EQ(Mask(), Mask(0, 0));
   EXPECT_NE(Mask(0, 1), Mask(0, 0));

@@ -63,6 +63,13 @@ int64_t Mask::count() const {
   return total;
 }
 
+Mask Mask::slice_rows(int64_t first, int64_t count) const {
+  assert(first >= 0 && count >= 0 && first + count <= rows_);
+  Mask part(count, cols_);
+  std::copy_n(words_.begin() + first * words_per_row_, count * words_per_row_, part.words_.begin());
+  return part;
+}
+
 int64_t Mask::differing(const Mask& a, const Mask& b) {
   WEFT_CHECK(a.rows_ == b.rows_ && a.cols_ == b.cols_, "masks of {}x{} and {}x{}", a.rows_, a.cols_,
              b.rows_, b.cols_);

@@ -42,6 +42,7 @@ class Mask {
   int64_t count() const;   // kept weights
   double density() const;  // kept / all; 1 for an empty matrix
   Mask transposed() const;
+  Mask slice_rows(int64_t first, int64_t count) const;
 
   // Weights that one of two masks keeps and the other does not; they must be of the same size.
   static int64_t differing(const Mask& a, const Mask& b);

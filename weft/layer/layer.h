@@ -92,6 +92,12 @@ struct Pass {
   int64_t first_token = 0;
 };
 
+// Some outputs of a layer, one after the other: rows of its weight.
+struct Outputs {
+  int64_t first = 0, count = 0;
+  friend bool operator==(const Outputs&, const Outputs&) = default;
+};
+
 // How dw is sampled, if it is.
 struct Sampling {
   SampleOptions options;
@@ -145,11 +151,14 @@ class Layer {
   const LayerSettings& settings() const { return settings_; }
   const Recipe& recipe() const { return settings_.recipe; }
   const WeightShape& shape() const { return shape_; }
+  Outputs all() const { return {0, shape_.outs}; }
   int64_t channel_groups() const { return channel_groups_; }
   // Dense by recipe, or because keep = group.
   bool always_dense() const;
-  // For messages: the name in the model, or the kind of layer.
-  std::string label() const { return settings_.label.empty() ? kind() : settings_.label; }
+  // For messages: the name in the model in quotes, or the kind of layer.
+  std::string label() const {
+    return settings_.label.empty() ? kind() : fmt::format("'{}'", settings_.label);
+  }
   const LayerState& state() const { return state_; }
   std::optional<ScoreRow::Shape> score_shape() const;  // of recipes that learn some
   void first_scores(std::span<float> scores) const;

@@ -57,28 +57,65 @@ LinearCall gradient_call(MatrixView<const T> g, MatrixView<const T> x, MatrixVie
 
 }  // namespace
 
+void LinearLayer::Part::forget() {
+  forward_mask = backward_mask = Mask();
+  forward_pack.forget();
+  backward_pack.forget();
+  kept.reset();
+}
+
 void LinearLayer::forget_packs() {
-  forward_pack_.forget();
-  backward_pack_.forget();
-  kept_.reset();
+  for (const auto& part : parts_) part->forget();
 }
 
 void LinearLayer::free_packs() {
-  forget_packs();
-  forward_pack_ = WeightPack(Product::kForward);
-  backward_pack_ = WeightPack(Product::kBackwardData);
+  parts_.clear();
   gradient_panels_ = {};
   gradient_pack_ = {};
 }
 
+LinearLayer::Part& LinearLayer::part_of(const Outputs& some) {
+  WEFT_CHECK(some.first >= 0 && some.count >= 0 && some.first + some.count <= shape().outs,
+             "{}: outputs {} to {} of {}", label(), some.first, some.first + some.count,
+             shape().outs);
+  for (const auto& part : parts_) {
+    if (part->outs == some) return *part;
+  }
+  parts_.push_back(std::make_unique<Part>());
+  parts_.back()->outs = some;
+  return *parts_.back();
+}
+
+std::optional<Pattern> LinearLayer::pattern_of(const Outputs& some, const Operands& own,
+                                               const Operand& operand) const {
+  return can_pack(some) ? own.pattern_of(operand) : std::nullopt;
+}
+
+bool LinearLayer::can_pack(const Outputs& some) const {
+  if (some == all()) return true;
+  const Pattern& pattern = settings().pattern;
+  const bool alone = pattern.share() == 1 && !recipe().forward->transposable;
+  const int64_t block = alone ? 1 : pattern.block(), end = some.first + some.count;
+  return state().row_order.empty() && some.first % block == 0 &&
+         (end % block == 0 || end == shape().outs);
+}
+
+Operand LinearLayer::operand_of(const Part& part, const Operand& whole, Mask& mask) const {
+  Operand own = whole;
+  if (is_all(part) || whole.mask == nullptr) return own;
+  if (mask.cols() == 0) mask = whole.mask->slice_rows(part.outs.first, part.outs.count);
+  own.mask = &mask;
+  return own;
+}
+
 template <typename T>
-std::optional<Layer::Request> LinearLayer::request_at(int64_t tokens,
+std::optional<Layer::Request> LinearLayer::request_at(int64_t tokens, const Outputs& outs,
                                                       const std::optional<Pattern>& pattern,
                                                       bool masked_gradient) const {
   constexpr bool bf16 = std::is_same_v<T, Bf16>;
   // A dense operand leaves nothing to decide but the arithmetic, and fp32 has one only.
   if (tokens == 0 || (!pattern && !bf16)) return std::nullopt;
-  return PlanRequest{{tokens, shape().ins, shape().outs},
+  return PlanRequest{{tokens, shape().ins, outs.count},
                      pattern.value_or(Pattern(1, 1)),
                      state().sparse() && recipe().forward->transposable,
                      products_per_pack(),
@@ -88,7 +125,7 @@ std::optional<Layer::Request> LinearLayer::request_at(int64_t tokens,
 
 std::optional<LayerPlan> LinearLayer::plan_for(const Pattern& pattern) {
   if (tokens_ == 0) return std::nullopt;
-  PlanRequest request{{tokens_, shape().ins, shape().outs},
+  PlanRequest request{{tokens_, shape().ins, last_outs_.count},
                       pattern,
                       recipe().forward->transposable,
                       products_per_pack()};
@@ -99,52 +136,58 @@ std::optional<LayerPlan> LinearLayer::plan_for(const Pattern& pattern) {
 
 template <typename T>
 void LinearLayer::forward(const LayerWeights& weights, MatrixView<const T> x, const float* bias,
-                          MatrixView<T> y) {
-  tokens_ = x.rows;
+                          MatrixView<T> y, const Outputs& some) {
   const Operands& own = operands<T>(weights);
+  Part& part = part_of(some);
+  tokens_ = x.rows;
+  last_outs_ = some;
   Prepared<T> input(x);
   input.in_fp8(recipe().fp8, Fp8::kE4m3);
   LinearCall call;
   call.product = Product::kForward;
   call.activations = input.view();
   call.bias = bias;
-  const auto request = request_at<T>(x.rows, own.pattern_of(own.forward));
+  const auto request = request_at<T>(x.rows, some, pattern_of(some, own, own.forward));
   compute<T>(call.product, request, y, [&](const Way& way, MatrixView<T> result) {
     call.result = result;
-    weight_product<T>(call, own.forward, forward_operand(weights), way, forward_pack_,
-                      dense_forward_);
+    weight_product<T>(call, part, own.forward, forward_operand(weights), way, part.forward_pack,
+                      part.forward_mask, dense_forward_);
   });
 }
 
 template <typename T>
 void LinearLayer::backward_data(const LayerWeights& weights, MatrixView<const T> g,
-                                MatrixView<T> dx) {
+                                MatrixView<T> dx, const Outputs& some) {
   const Operands& own = operands<T>(weights);
+  Part& part = part_of(some);
   Prepared<T> gradient(g);
   gradient.in_fp8(recipe().fp8, Fp8::kE5m2);
   LinearCall call;
   call.product = Product::kBackwardData;
   call.activations = gradient.view();
-  const auto request = request_at<T>(g.rows, own.pattern_of(own.backward));
+  const auto request = request_at<T>(g.rows, some, pattern_of(some, own, own.backward));
   compute<T>(call.product, request, dx, [&](const Way& way, MatrixView<T> result) {
     call.result = result;
-    weight_product<T>(call, own.backward, backward_operand(weights), way, backward_pack_,
-                      dense_backward_);
+    weight_product<T>(call, part, own.backward, backward_operand(weights), way, part.backward_pack,
+                      part.backward_mask, dense_backward_);
   });
-  if (wants_cosine(weights)) compare_with_exact<T>(weights, gradient.view(), dx);
+  if (wants_cosine(weights)) compare_with_exact<T>(weights, part, gradient.view(), dx);
 }
 
 // Gives the call the operand that its way takes, and computes it.
 template <typename T>
-void LinearLayer::weight_product(LinearCall call, const Operand& w, const float* values,
-                                 const Way& way, WeightPack& pack, DenseCopy& copy) {
+void LinearLayer::weight_product(LinearCall call, const Part& part, const Operand& whole,
+                                 const float* values, const Way& way, WeightPack& pack, Mask& mask,
+                                 DenseCopy& copy) {
+  const int64_t outs = part.outs.count, ins = shape().ins, before = part.outs.first * ins;
   double had_it = 0.0;  // looking it up is not packing
   double& seconds = pack.has(way.sparse, way.compute) ? had_it : times_.pack;
   if (way.sparse) {
     const Stopwatch watch(seconds);
-    call.packed = &pack.sparse(w, values, shape(), way.compute);
+    const Operand w = operand_of(part, whole, mask);
+    call.packed = &pack.sparse(w, values + before, {outs, ins, 1}, way.compute);
   } else {
-    const MatrixView<const T> dense(dense_copy<T>(copy, w, values), shape().outs, shape().ins);
+    const MatrixView<const T> dense(dense_copy<T>(copy, whole, values) + before, outs, ins);
     call.dense = dense;
     if constexpr (std::is_same_v<T, Bf16>) {
       const Stopwatch watch(seconds);
@@ -157,8 +200,8 @@ void LinearLayer::weight_product(LinearCall call, const Operand& w, const float*
 
 // dx against that of the whole forward operand.
 template <typename T>
-void LinearLayer::compare_with_exact(const LayerWeights& weights, MatrixView<const T> g,
-                                     MatrixView<const T> dx) {
+void LinearLayer::compare_with_exact(const LayerWeights& weights, const Part& part,
+                                     MatrixView<const T> g, MatrixView<const T> dx) {
   AlignedBuffer<float> values(static_cast<size_t>(shape().outs * shape().ins));
   effective_values(weights.values, values.data());
   const auto operand = round_like(dx.data, std::move(values));
@@ -166,7 +209,8 @@ void LinearLayer::compare_with_exact(const LayerWeights& weights, MatrixView<con
   LinearCall call;
   call.product = Product::kBackwardData;
   call.activations = g;
-  call.dense = MatrixView<const T>(operand.data(), shape().outs, shape().ins);
+  call.dense = MatrixView<const T>(operand.data() + part.outs.first * shape().ins, part.outs.count,
+                                   shape().ins);
   call.result = MatrixView<T>(exact.data(), dx.rows, dx.cols);
   multiply(call);
   Prepared<T> found(dx);
@@ -176,8 +220,10 @@ void LinearLayer::compare_with_exact(const LayerWeights& weights, MatrixView<con
 
 template <typename T>
 void LinearLayer::backward_weight(const LayerWeights& weights, MatrixView<const T> g,
-                                  MatrixView<const T> x, const Pass& pass, MatrixView<float> dw) {
+                                  MatrixView<const T> x, const Pass& pass, MatrixView<float> dw,
+                                  const Outputs& some) {
   const Operands& own = operands<T>(weights);
+  Part& part = part_of(some);
   WEFT_CHECK(dw.row_stride == dw.cols, "{}: the rows of dw must be contiguous", label());
   const int64_t group = settings().pattern.group();
   const std::optional<Sampling> sample = sampling(pass, pass.first_token / group);
@@ -189,19 +235,20 @@ void LinearLayer::backward_weight(const LayerWeights& weights, MatrixView<const 
                "{}: a first token of {}: samples are drawn of groups of {}", label(),
                pass.first_token, group);
     const MatrixView<const T> whole = gradient.closed().view();  // rounded after it is drawn
-    return compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, sample->options.pattern),
-                          dw, [&](const Way& way, MatrixView<float> result) {
+    return compute<float>(Product::kBackwardWeight,
+                          request_at<T>(g.rows, some, sample->options.pattern), dw,
+                          [&](const Way& way, MatrixView<float> result) {
                             sampled_weight(whole, in, *sample, way, result);
                           });
   }
   const MatrixView<const T> rounded = gradient.in_fp8(fp8, Fp8::kE5m2).view();
   if (own.masked_gradient) {
-    return compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, own.planned, true), dw,
-                          [&](const Way& way, MatrixView<float> result) {
-                            masked_weight(rounded, in, own.planned, way, result);
+    return compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, some, own.planned, true),
+                          dw, [&](const Way& way, MatrixView<float> result) {
+                            masked_weight(rounded, in, own.planned, part, way, result);
                           });
   }
-  compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, std::nullopt), dw,
+  compute<float>(Product::kBackwardWeight, request_at<T>(g.rows, some, std::nullopt), dw,
                  [&](const Way& way, MatrixView<float> result) {
                    const Stopwatch watch(times_.of(Product::kBackwardWeight));
                    dense_weight(rounded, in, way, result);
@@ -248,29 +295,33 @@ void LinearLayer::sampled_weight(MatrixView<const T> g, MatrixView<const T> x,
 
 template <typename T>
 void LinearLayer::masked_weight(MatrixView<const T> g, MatrixView<const T> x,
-                                const Pattern& planned_as, const Way& way, MatrixView<float> dw) {
-  const Mask& mask = state().forward;
-  if (way.sparse && !kept_) {
+                                const Pattern& planned_as, Part& part, const Way& way,
+                                MatrixView<float> dw) {
+  Operand whole;
+  whole.mask = &state().forward;
+  const Mask& mask = *operand_of(part, whole, part.forward_mask).mask;
+  if (way.sparse && !part.kept) {
     const Stopwatch watch(times_.pack);
-    kept_.emplace(mask, planned_as);
+    part.kept.emplace(mask, planned_as);
   }
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
   if (way.sparse) {
     LinearCall call = gradient_call(g, x, dw);
-    call.kept = &*kept_;
+    call.kept = &*part.kept;
     return multiply(call);
   }
   dense_weight(g, x, way, dw);
   masked_copy(dw.data, mask, dw.data);
 }
 
-#define WEFT_LINEAR_LAYER_OF(T)                                                              \
-  template void LinearLayer::forward(const LayerWeights&, MatrixView<const T>, const float*, \
-                                     MatrixView<T>);                                         \
-  template void LinearLayer::backward_data(const LayerWeights&, MatrixView<const T>,         \
-                                           MatrixView<T>);                                   \
-  template void LinearLayer::backward_weight(const LayerWeights&, MatrixView<const T>,       \
-                                             MatrixView<const T>, const Pass&, MatrixView<float>);
+#define WEFT_LINEAR_LAYER_OF(T)                                                                   \
+  template void LinearLayer::forward(const LayerWeights&, MatrixView<const T>, const float*,      \
+                                     MatrixView<T>, const Outputs&);                              \
+  template void LinearLayer::backward_data(const LayerWeights&, MatrixView<const T>,              \
+                                           MatrixView<T>, const Outputs&);                        \
+  template void LinearLayer::backward_weight(const LayerWeights&, MatrixView<const T>,            \
+                                             MatrixView<const T>, const Pass&, MatrixView<float>, \
+                                             const Outputs&);
 WEFT_LINEAR_LAYER_OF(float)
 WEFT_LINEAR_LAYER_OF(Bf16)
 #undef WEFT_LINEAR_LAYER_OF
