@@ -266,13 +266,19 @@ TEST(RowOrders, CanBeGiven) {
 
 TEST(Inputs, OfTheWrongShapeOrTypeAreRefused) {
   const auto linear = make_layer(Kind::kLinear, settings_of("ste", "2:4"));
-  EXPECT_TRUE(contains(message_of([&] { linear->forward(torch::zeros({2, 35})); }), "35 features"));
+  EXPECT_TRUE(contains(message_of([&] {
+                         linear->forward(torch::zeros({2, 35}));
+                       }),
+                       "an input of [2, 35]"));
   EXPECT_TRUE(contains(message_of([&] {
                          linear->forward(torch::zeros({2, 36}, torch::kDouble));
                        }),
                        "Double"));
   const auto conv = make_layer(Kind::kConv, settings_of("ste", "2:4"));
-  EXPECT_TRUE(contains(message_of([&] { conv->forward(torch::zeros({2, 15, 7, 6})); }), "15 chan"));
+  EXPECT_TRUE(contains(message_of([&] {
+                         conv->forward(torch::zeros({2, 15, 7, 6}));
+                       }),
+                       "[2, 15, 7, 6]"));
   EXPECT_EQ(linear->forward(torch::zeros({0, 36})).size(0), 0);  // nothing is no error
   LayerSettings lbc = settings_of("lbc", "2:4");
   lbc.total_steps = 0;

@@ -102,7 +102,7 @@ TEST(Trainer, ANonFiniteLossEndsTheRunWithStepAndLayer) {
   for (const auto& [name, layer] : layers_of(*parts.model)) layer->weights_changed();
   const std::string message = message_of([&] { trainer.advance(1); });
   EXPECT_TRUE(contains(message, "step 4: the loss is ")) << message;
-  EXPECT_TRUE(contains(message, "whose product is not finite is h")) << message;
+  EXPECT_TRUE(contains(message, "whose product is not finite is 'h")) << message;
 }
 
 TEST(Trainer, WeightsThatAreNotFiniteAreNoResult) {

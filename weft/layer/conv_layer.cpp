@@ -104,7 +104,11 @@ ConvShape ConvLayer::shape_for(const std::array<int64_t, 4>& x_sizes) const {
   shape.images = x_sizes[0];
   shape.height = x_sizes[2];
   shape.width = x_sizes[3];
-  shape.check();
+  try {
+    shape.check();
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", label(), error.what()));
+  }
   return shape;
 }
 

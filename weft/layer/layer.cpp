@@ -325,7 +325,8 @@ std::optional<LayerPlan> Layer::sparse_plan() {
 
 // Whose state it is: a layer with another recipe would make something else of it.
 std::string Layer::state_owner() const {
-  return always_dense() ? "dense" : recipe().name + " at " + settings_.pattern.str();
+  return always_dense() ? std::string(kDenseOwner)
+                        : recipe().name + " at " + settings_.pattern.str();
 }
 
 StateShape Layer::state_shape() const {

@@ -88,6 +88,11 @@ std::vector<StateArray> state_arrays(const LayerState& state, std::string_view o
           state_counters(state, owner)};
 }
 
+bool is_dense_state(std::span<const StateArray> arrays) {
+  const std::vector<int64_t>& c = array_named(arrays, "counters", "a saved state").values;
+  return c.size() == kCounters && c[8] == hash_of(kDenseOwner);
+}
+
 Mask mask_from(const StateArray& array, int64_t rows, int64_t cols, const std::string& context) {
   if (array.values.empty()) return Mask();
   const int64_t per_row = (cols + 63) / 64;

@@ -35,6 +35,10 @@ std::vector<int64_t> permutation_from(const StateArray& array, int64_t outs,
 inline constexpr std::string_view kStateNames[] = {"mask",      "backward_mask", "permutation",
                                                    "row_order", "alive",         "counters"};
 std::vector<StateArray> state_arrays(const LayerState& state, std::string_view owner);
+inline constexpr std::string_view kDenseOwner = "dense";
+
+// Whether they are of a layer that its recipe leaves dense, which has nothing for another one.
+bool is_dense_state(std::span<const StateArray> arrays);
 
 struct StateShape {
   WeightShape weights;

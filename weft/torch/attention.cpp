@@ -75,16 +75,15 @@ torch::Tensor attention(const torch::Tensor& qkv, int64_t heads, bool causal) {
   WEFT_CHECK(qkv.defined() && qkv.dim() == 3 && qkv.is_floating_point(),
              "attention: qkv is {}, accepted is a floating-point tensor of [batch, tokens, 3 · "
              "width]",
-             qkv.defined()
-                 ? fmt::format("{} of {} dimensions", c10::toString(qkv.scalar_type()), qkv.dim())
-                 : "undefined");
+             qkv.defined() ? fmt::format("{} {}", c10::toString(qkv.scalar_type()), sizes_text(qkv))
+                           : "undefined");
   WEFT_CHECK(heads >= 1 && qkv.size(2) > 0 && qkv.size(2) % (3 * heads) == 0,
              "attention: rows of {} for {} heads: accepted is a multiple of 3 · heads", qkv.size(2),
              heads);
   const bool on_kernels = qkv.device().is_cpu() && (qkv.scalar_type() == torch::kFloat ||
                                                     qkv.scalar_type() == torch::kBFloat16);
   if (!on_kernels) {
-    return plain_attention(qkv, heads, causal);
+    return weft_errors("attention", [&] { return plain_attention(qkv, heads, causal); });
   }
   return AttentionFunction::apply(qkv.contiguous(), heads, causal);
 }

@@ -3,6 +3,8 @@
 #include <torch/autograd.h>
 
 #include "weft/core/error.h"
+#include "weft/core/text.h"
+#include "weft/torch/tensor_math.h"
 
 namespace weft {
 namespace {
@@ -56,14 +58,24 @@ class GeluFunction : public torch::autograd::Function<GeluFunction> {
 }  // namespace
 
 torch::Tensor layer_norm(torch::nn::LayerNorm& norm, const torch::Tensor& x) {
+  const std::vector<int64_t>& shape = norm->options.normalized_shape();
+  const auto dims = static_cast<int64_t>(shape.size());
+  WEFT_CHECK(x.defined() && x.is_floating_point() && x.dim() >= dims &&
+                 x.sizes().slice(static_cast<size_t>(x.dim() - dims)) == shape,
+             "layer_norm: an input of {}{} for a norm over {}",
+             x.defined() ? fmt::format("{} ", c10::toString(x.scalar_type())) : "", sizes_text(x),
+             shape_text(shape));
   if (x.scalar_type() != torch::kBFloat16 || !norm->weight.defined() ||
       norm->weight.scalar_type() != torch::kFloat) {
-    return norm->forward(x);
+    return weft_errors("layer_norm", [&] { return norm->forward(x); });
   }
   return LayerNormFunction::apply(x.contiguous(), norm->weight, norm->bias, norm->options.eps());
 }
 
 torch::Tensor gelu(const torch::Tensor& x) {
+  WEFT_CHECK(x.defined() && x.is_floating_point(),
+             "gelu: x is {}, accepted are floating-point numbers",
+             x.defined() ? c10::toString(x.scalar_type()) : "undefined");
   return x.scalar_type() == torch::kBFloat16 ? GeluFunction::apply(x) : torch::gelu(x);
 }
 

@@ -70,6 +70,12 @@ std::string Conv2dImpl::cannot_take(const torch::nn::Conv2dOptions& options) {
 
 Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dOptions& options)
     : LayerModule("weft::Conv2d"), options_(options) {
+  ConvShape smallest =
+      geometry_of(options);  // of the smallest image: torch does not check all sizes
+  smallest.images = 1;
+  smallest.height = std::max<int64_t>(1, smallest.dilation_h * (smallest.kernel_h - 1) + 1);
+  smallest.width = std::max<int64_t>(1, smallest.dilation_w * (smallest.kernel_w - 1) + 1);
+  smallest.check();
   const torch::nn::Conv2d torchs(options);  // its initialisation
   weight = register_parameter("weight", torchs->weight.detach());
   if (torchs->bias.defined()) bias = register_parameter("bias", torchs->bias.detach());
@@ -90,15 +96,16 @@ void Conv2dImpl::init(const torch::nn::Conv2dOptions& options) {
 }
 
 torch::Tensor Conv2dImpl::forward(const torch::Tensor& x) {
-  const int64_t ins = layer_->geometry().ins;
-  WEFT_CHECK(x.dim() == 4 && x.size(1) == ins,
-             "{}: an input of {} dimensions{} for a layer of [images, {}, height, width]", name(),
-             x.dim(), x.dim() == 4 ? fmt::format(" with {} channels", x.size(1)) : "", ins);
+  const ConvShape& shape = layer_->geometry();
+  WEFT_CHECK(x.defined() && x.dim() == 4 && x.size(1) == shape.ins,
+             "{}: an input of {} for a convolution {} -> {}: accepted is [images, {}, height, "
+             "width]",
+             layer_->label(), sizes_text(x), shape.ins, shape.outs, shape.ins);
   layer_->shape_for(sizes_of(x));
   return run(x);
 }
 
-torch::Tensor Conv2dImpl::packed_forward(const torch::Tensor& x) {
+torch::Tensor Conv2dImpl::packed_forward(const torch::Tensor& x, const Outputs&) {
   const ConvShape shape = layer_->shape_for(sizes_of(x));
   torch::Tensor y =
       torch::empty({shape.images, shape.outs, shape.out_height(), shape.out_width()}, x.options());
@@ -109,7 +116,8 @@ torch::Tensor Conv2dImpl::packed_forward(const torch::Tensor& x) {
   return y;
 }
 
-torch::Tensor Conv2dImpl::packed_backward_data(const torch::Tensor& g, const torch::Tensor& x) {
+torch::Tensor Conv2dImpl::packed_backward_data(const torch::Tensor& g, const torch::Tensor& x,
+                                               const Outputs&) {
   torch::Tensor dx = torch::empty(x.sizes(), g.options());
   with_type_of(g, [&]<typename T>(T) {
     layer_->backward_data<T>(weight.data_ptr<float>(), images_of<T>(g), images_of<T>(dx));
@@ -118,7 +126,7 @@ torch::Tensor Conv2dImpl::packed_backward_data(const torch::Tensor& g, const tor
 }
 
 torch::Tensor Conv2dImpl::packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
-                                                 const Pass& pass) {
+                                                 const Pass& pass, const Outputs&) {
   torch::Tensor dw = torch::empty(weight.sizes(), weight.options());
   with_type_of(g, [&]<typename T>(T) {
     layer_->backward_weight<T>(weight.data_ptr<float>(), images_of<T>(g), images_of<T>(x), pass,
@@ -163,7 +171,7 @@ torch::Tensor Conv2dImpl::bias_gradient(const torch::Tensor& g) const {
 
 torch::Tensor Conv2dImpl::rows_of(const torch::Tensor& x) const {
   const ConvShape& s = layer_->geometry();
-  WEFT_CHECK(s.groups == 1, "{}: its groups of channels have different inputs", name());
+  WEFT_CHECK(s.groups == 1, "{}: its groups of channels have different inputs", layer_->label());
   // [images, columns, positions]
   const torch::Tensor columns =
       at::im2col(x.detach(), {s.kernel_h, s.kernel_w}, {s.dilation_h, s.dilation_w},

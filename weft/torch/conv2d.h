@@ -32,10 +32,11 @@ class Conv2dImpl : public LayerModule {
 
  private:
   void init(const torch::nn::Conv2dOptions& options);
-  torch::Tensor packed_forward(const torch::Tensor& x) override;
-  torch::Tensor packed_backward_data(const torch::Tensor& g, const torch::Tensor& x) override;
+  torch::Tensor packed_forward(const torch::Tensor& x, const Outputs&) override;
+  torch::Tensor packed_backward_data(const torch::Tensor& g, const torch::Tensor& x,
+                                     const Outputs&) override;
   torch::Tensor packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
-                                       const Pass& pass) override;
+                                       const Pass& pass, const Outputs&) override;
   torch::Tensor plain_forward(const torch::Tensor& x, const torch::Tensor& w) override;
   torch::Tensor plain_backward_data(const torch::Tensor& g, const torch::Tensor& x,
                                     const torch::Tensor& w) override;

@@ -36,18 +36,23 @@ std::string row_order_of(const LayerModule& layer, const std::string& weight) {
   return layer.state().row_order.empty() || !keeps_pattern(layer) ? "" : row_order_name(weight);
 }
 
-constexpr std::string_view kWeight = "weight", kDotWeight = ".weight";
-
 }  // namespace
 
-std::string weight_name(const std::string& layer) {
-  return layer + std::string(layer.empty() ? kWeight : kDotWeight);
+std::string weight_name(const std::string& name, const LayerModule& layer) {
+  const std::string& suffix = layer.weight_suffix;
+  return name.empty() && suffix.starts_with('.') ? suffix.substr(1) : name + suffix;
 }
 
 std::optional<std::string> layer_of_weight(const std::string& tensor) {
-  if (tensor == kWeight) return "";
-  if (!tensor.ends_with(kDotWeight)) return std::nullopt;
-  return tensor.substr(0, tensor.size() - kDotWeight.size());
+  constexpr std::string_view kDotWeight = ".weight", kDashWeight = "_weight";
+  if (tensor == kDotWeight.substr(1)) return "";
+  if (tensor.ends_with(kDotWeight)) return tensor.substr(0, tensor.size() - kDotWeight.size());
+  const std::string own = tensor.substr(tensor.rfind('.') + 1);  // 0 without a dot
+  for (const char* projection : {"in_proj", "q_proj", "k_proj", "v_proj"}) {
+    if (own != fmt::format("{}{}", projection, kDashWeight)) continue;
+    return tensor.substr(0, tensor.size() - kDashWeight.size());
+  }
+  return std::nullopt;
 }
 
 std::set<const void*> recipe_tensors(torch::nn::Module& model) {
@@ -76,7 +81,7 @@ std::vector<Exported> exported_parameters(torch::nn::Module& model) {
   std::map<std::string, LayerModule*> by_name;
   std::map<const void*, LayerModule*> by_tensor;
   for (const auto& [name, layer] : layers_of(model)) {
-    by_name.emplace(weight_name(name), layer.get());
+    by_name.emplace(weight_name(name, *layer), layer.get());
     by_tensor.emplace(layer->weight.unsafeGetTensorImpl(), layer.get());
   }
   const std::set<const void*> of_recipes = recipe_tensors(model);

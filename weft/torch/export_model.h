@@ -24,8 +24,9 @@ namespace weft {
 // phase has none, nor one of lbc that still keeps more than N:M.
 Sparsity promises_of(torch::nn::Module& model);
 
-// "fc1" has the tensor "fc1.weight"; a model that is a layer itself, "weight".
-std::string weight_name(const std::string& layer);
+// "fc1" has the tensor "fc1.weight", a projection of attention "attention.in_proj_weight"; a model that
+// is a layer itself, "weight".
+std::string weight_name(const std::string& name, const LayerModule& layer);
 // The other way; nothing if the tensor has another name.
 std::optional<std::string> layer_of_weight(const std::string& tensor);
 

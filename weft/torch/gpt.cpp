@@ -4,6 +4,7 @@
 
 #include "weft/torch/bf16_functions.h"
 #include "weft/torch/model.h"
+#include "weft/torch/tensor_math.h"
 #include "weft/torch/transformer.h"
 
 namespace weft {
@@ -30,6 +31,7 @@ class Gpt : public Model {
   }
 
   torch::Tensor forward(const torch::Tensor& x) override {  // [batch, tokens]
+    require_tokens(x);
     torch::Tensor h = tokens_->forward(x) + positions_->weight.slice(0, 0, x.size(1));
     if (precision_ == Precision::kBf16) h = h.to(torch::kBFloat16);
     for (const auto& block : *blocks_) h = block->as<TransformerBlock>()->forward(h);
@@ -37,6 +39,19 @@ class Gpt : public Model {
   }
 
  private:
+  void require_tokens(const torch::Tensor& x) const {
+    const int64_t context = positions_->weight.size(0), kinds = tokens_->weight.size(0);
+    WEFT_CHECK(
+        x.defined() && x.scalar_type() == torch::kLong && x.dim() == 2 && x.size(1) <= context,
+        "gpt: an input of {}{}: accepted are 64-bit integers of [batch, up to {} tokens]",
+        x.defined() ? fmt::format("{} ", c10::toString(x.scalar_type())) : "", sizes_text(x),
+        context);
+    if (x.numel() == 0) return;
+    const int64_t lowest = x.min().item<int64_t>(), highest = x.max().item<int64_t>();
+    WEFT_CHECK(lowest >= 0 && highest < kinds, "gpt: a token is {}: accepted are 0 to {}",
+               lowest < 0 ? lowest : highest, kinds - 1);
+  }
+
   Precision precision_;
   torch::nn::Embedding tokens_{nullptr}, positions_{nullptr};
   torch::nn::ModuleList blocks_;

@@ -12,6 +12,6 @@
 
 namespace weft {
 
-torch::Tensor apply_layer(const torch::Tensor& x, LayerModule& module);
+torch::Tensor apply_layer(const torch::Tensor& x, LayerModule& module, const Outputs& some);
 
 }  // namespace weft

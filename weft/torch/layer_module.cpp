@@ -35,11 +35,17 @@ torch::Tensor on_host(const torch::Tensor& t, torch::Dtype type) {
   return t.detach().to(torch::kCPU, type).contiguous();
 }
 
-// The name of a layer, which may be attached to one of torch: "fc1" of "fc1.weft".
+// The name of a layer, which may be attached to a module of torch: "fc1" of "fc1.weft",
+// "attention.in_proj" of "attention.weft.in_proj".
 std::string without_attached(const std::string& key) {
-  if (key == kAttached) return "";
-  const std::string end = fmt::format(".{}", kAttached);
-  return key.ends_with(end) ? key.substr(0, key.size() - end.size()) : key;
+  std::string name;
+  for (size_t begin = 0; begin <= key.size();) {
+    const size_t end = std::min(key.find('.', begin), key.size());
+    const std::string part = key.substr(begin, end - begin);
+    if (part != kAttached) name += (name.empty() ? "" : ".") + part;
+    begin = end + 1;
+  }
+  return name;
 }
 
 double cosine_of(const torch::Tensor& a, const torch::Tensor& b) {
@@ -74,15 +80,30 @@ void LayerModule::configure(const LayerSettings& settings) {
   store_state();
 }
 
-void LayerModule::reset_scores() {
-  if (scores.defined()) parameters_.erase("scores");
-  scores = torch::Tensor();
+void LayerModule::begin_again() {
+  require_shape();
+  const LayerSettings settings = layer().settings();
+  layer().configure(settings);
+  plain_cosine_.reset();
+  if (scores.defined()) {  // in place: an optimiser holds them
+    const torch::NoGradGuard no_grad;
+    scores.requires_grad_(true);
+    scores.copy_(first_scores());
+  }
+  store_state();
+}
+
+torch::Tensor LayerModule::first_scores() const {
   const auto shape = layer().score_shape();
-  if (!shape) return;
   torch::Tensor first =
       torch::empty({shape->cells, shape->groups, shape->candidates}, torch::kFloat);
   layer().first_scores({first.data_ptr<float>(), static_cast<size_t>(first.numel())});
-  scores = register_parameter("scores", first.to(weight.device(), weight.scalar_type()));
+  return first.to(weight.device(), weight.scalar_type());
+}
+
+void LayerModule::reset_scores() {
+  if (scores.defined()) parameters_.erase("scores");
+  scores = layer().score_shape() ? register_parameter("scores", first_scores()) : torch::Tensor();
 }
 
 // Once there is nothing left to learn, momentum shall not move scores on by itself.
@@ -120,10 +141,36 @@ void LayerModule::save(torch::serialize::OutputArchive& archive) const {
   torch::nn::Module::save(archive);
 }
 
+bool LayerModule::has_state(torch::serialize::InputArchive& archive) const {
+  std::vector<StateArray> arrays;
+  for (const std::string_view name : kStateNames) {
+    torch::Tensor found;
+    if (!archive.try_read(std::string(name), found, /*is_buffer=*/true)) return false;
+    arrays.push_back(array_of(found, std::string(name), "a saved state"));
+  }
+  return always_dense() || !is_dense_state(arrays);
+}
+
 void LayerModule::load(torch::serialize::InputArchive& archive) {
   layer().forget_operands();  // whatever happens, they are of weights that are gone
-  torch::nn::Module::load(archive);
-  restore_state();
+  weft_errors(layer().label(), [&] {
+    if (has_state(archive)) {
+      torch::nn::Module::load(archive);
+      require_shape();
+      restore_state();
+      began_again_ = false;
+      return;
+    }
+    for (auto& parameter : named_parameters(/*recurse=*/false)) {
+      if (parameter.key() != "scores") archive.read(parameter.key(), parameter.value());
+    }
+    begin_again_after_load();
+  });
+}
+
+void LayerModule::begin_again_after_load() {
+  begin_again();
+  began_again_ = true;
 }
 
 // torch casts every buffer; the state is integers on the CPU whatever the weights are.
@@ -196,6 +243,17 @@ bool LayerModule::prepared_for_weights() const {
   return prepared_stamp_ == layer().stamp() && fingerprint_ == fingerprint_of(weight);
 }
 
+void LayerModule::require_shape() const {
+  const WeightShape shape = weight_shape();
+  WEFT_CHECK(weight.defined() && weight.dim() >= 2 && weight.size(0) == shape.outs &&
+                 weight.numel() == shape.outs * shape.cols(),
+             "{}: the weight has become {}, the layer was made for {} outputs of {} weights",
+             layer().label(), sizes_text(weight), shape.outs, shape.cols());
+  WEFT_CHECK(!bias.defined() || bias.numel() == shape.outs,
+             "{}: the bias has become {}, the layer has {} outputs", layer().label(),
+             sizes_text(bias), shape.outs);
+}
+
 void LayerModule::require_same_weights() const {
   WEFT_CHECK(fingerprint_ == fingerprint_of(weight),
              "the weights of {} changed outside weft::step(): take optimiser steps with "
@@ -204,6 +262,7 @@ void LayerModule::require_same_weights() const {
 }
 
 void LayerModule::prepare(bool training) {
+  require_shape();
   if (layer().is_due(training)) {
     const HostWeights host = host_weights();
     layer().begin_pass(host.view(), training);
@@ -257,27 +316,43 @@ torch::Tensor LayerModule::effective_weight() {
 
 // ---- products
 
-torch::Tensor LayerModule::run(const torch::Tensor& input) {
-  const torch::Dtype type = input.scalar_type();
+void LayerModule::require_input(const torch::Tensor& x) const {
+  const torch::Dtype type = x.scalar_type();
   WEFT_CHECK(
-      input.device() == weight.device() && (type == weight.scalar_type() || type == product_type()),
+      x.device() == weight.device() && (type == weight.scalar_type() || type == product_type()),
       "{}: an input of {} on {} for weights of {} on {}{}", layer().label(), c10::toString(type),
-      input.device().str(), c10::toString(weight.scalar_type()), weight.device().str(),
+      x.device().str(), c10::toString(weight.scalar_type()), weight.device().str(),
       in_bf16() ? " in bf16" : "");
-  const torch::Tensor x = input.to(product_type());
-  prepare(/*training=*/torch::GradMode::is_enabled() && is_training());
-  if (input_watch != nullptr) input_watch->see_(*this, [&] { return rows_of(x); });
-  if (!torch::GradMode::is_enabled()) return forward_product(x.contiguous());
-  return apply_layer(x, *this);
 }
 
-torch::Tensor LayerModule::forward_product(const torch::Tensor& x) {
+torch::Tensor LayerModule::rows_for(const torch::Tensor& t, const Outputs& some) const {
+  return some == layer().all() ? t : t.narrow(0, some.first, some.count);
+}
+
+torch::Tensor LayerModule::run(const torch::Tensor& input, const Outputs& some) {
+  require_input(input);
+  return weft_errors(layer().label(), [&] {
+    const torch::Tensor x = input.to(product_type());
+    prepare(/*training=*/torch::GradMode::is_enabled() && is_training());
+    if (input_watch != nullptr) {
+      input_watch->see_(*this, [&] {
+        WEFT_CHECK(some == layer().all(), "{}: its outputs have different inputs", layer().label());
+        return rows_of(x);
+      });
+    }
+    if (!torch::GradMode::is_enabled()) return forward_product(x.contiguous(), some);
+    return apply_layer(x, *this, some);
+  });
+}
+
+torch::Tensor LayerModule::forward_product(const torch::Tensor& x, const Outputs& some) {
   torch::Tensor y;
   if (path() == LayerPath::kPacked) {
-    y = packed_forward(x);
+    y = packed_forward(x, some);
   } else {
     const torch::Tensor input = settings().recipe.fp8 ? rounded_to_fp8(x, Fp8::kE4m3) : x;
-    y = plain_forward(for_arithmetic(input), for_arithmetic(plain_forward_)).to(x.scalar_type());
+    const torch::Tensor w = for_arithmetic(rows_for(plain_forward_, some));
+    y = plain_forward(for_arithmetic(input), w).to(x.scalar_type());
   }
   if (finite_watch != nullptr && finite_watch->first_.empty() &&
       !torch::isfinite(y).all().item<bool>()) {
@@ -286,11 +361,13 @@ torch::Tensor LayerModule::forward_product(const torch::Tensor& x) {
   return y;
 }
 
-torch::Tensor LayerModule::backward_data_product(const torch::Tensor& g, const torch::Tensor& x) {
-  if (path() == LayerPath::kPacked) return packed_backward_data(g, x);
+torch::Tensor LayerModule::backward_data_product(const torch::Tensor& g, const torch::Tensor& x,
+                                                 const Outputs& some) {
+  if (path() == LayerPath::kPacked) return packed_backward_data(g, x, some);
   const torch::Tensor gradient = settings().recipe.fp8 ? rounded_to_fp8(g, Fp8::kE5m2) : g;
   const auto product = [&](const torch::Tensor& w) {
-    return plain_backward_data(for_arithmetic(gradient), for_arithmetic(x), for_arithmetic(w));
+    return plain_backward_data(for_arithmetic(gradient), for_arithmetic(x),
+                               for_arithmetic(rows_for(w, some)));
   };
   const torch::Tensor dx = product(plain_backward_).to(g.scalar_type());
   if (settings().telemetry && measure_cosine_ && state().backward.rows() > 0) {
@@ -300,8 +377,17 @@ torch::Tensor LayerModule::backward_data_product(const torch::Tensor& g, const t
 }
 
 torch::Tensor LayerModule::backward_weight_product(const torch::Tensor& g, const torch::Tensor& x,
-                                                   const Pass& pass) {
-  if (path() == LayerPath::kPacked) return packed_backward_weight(g, x, pass);
+                                                   const Pass& pass, const Outputs& some) {
+  const torch::Tensor dw = path() == LayerPath::kPacked ? packed_backward_weight(g, x, pass, some)
+                                                        : plain_weight_product(g, x, pass, some);
+  if (some == layer().all()) return dw;
+  torch::Tensor whole = torch::zeros(weight.sizes(), dw.options());
+  whole.narrow(0, some.first, some.count).copy_(dw);
+  return whole;
+}
+
+torch::Tensor LayerModule::plain_weight_product(const torch::Tensor& g, const torch::Tensor& x,
+                                                const Pass& pass, const Outputs& some) {
   const Recipe& recipe = settings().recipe;
   const std::optional<Sampling> sample = layer().sampling(pass, 0);
   const torch::Tensor input = recipe.fp8 ? rounded_to_fp8(x, Fp8::kE5m2) : x;
@@ -318,7 +404,7 @@ torch::Tensor LayerModule::backward_weight_product(const torch::Tensor& g, const
   const torch::Tensor dw = plain_backward_weight(for_arithmetic(gradient), for_arithmetic(input))
                                .to(weight.scalar_type());
   const bool masked = recipe.gradient->masked && state().sparse();
-  return masked ? dw * mask_tensor(state().forward, dw) : dw;
+  return masked ? dw * rows_for(mask_tensor(state().forward, weight), some) : dw;
 }
 
 torch::Tensor LayerModule::score_gradient(const torch::Tensor& dw) const {

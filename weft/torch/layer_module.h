@@ -41,12 +41,19 @@ class LayerModule : public torch::nn::Module {
   torch::Tensor bias;  // undefined: none
   torch::Tensor
       scores;  // [cells, groups, candidates] of recipes that learn some; undefined otherwise
+  // What follows the name of the layer in the name of its weight: "_weight" of "attention.in_proj".
+  std::string weight_suffix = ".weight";
 
   virtual torch::Tensor forward(const torch::Tensor& x) = 0;
 
   // Starts over with a recipe. Throws Error if the recipe, the pattern and the shape do not go
   // together.
   void configure(const LayerSettings& settings);
+  // Starts over with the recipe that it has, as after configure: the weights are other ones, and
+  // nothing that was chosen for those before is to stay. Scores begin again in their place.
+  void begin_again();
+  // Whether it has begun again because the last load() found weights without a state of its recipe.
+  bool began_again() const { return began_again_; }
   virtual Layer& layer() = 0;
   virtual const Layer& layer() const = 0;
   const LayerSettings& settings() const { return layer().settings(); }
@@ -107,8 +114,11 @@ class LayerModule : public torch::nn::Module {
     See see_;
   };
 
+  // load() takes weights without a state too, of torch::nn::Linear or of a layer that was dense.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
+  // Only for load_archive.h, which finds that an archive has nothing for this layer.
+  void begin_again_after_load();
   // After something else than load() has written into the buffers.
   void state_changed();
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
@@ -119,18 +129,21 @@ class LayerModule : public torch::nn::Module {
   explicit LayerModule(std::string name) : torch::nn::Module(std::move(name)) {}
   // To be called once weight, bias and layer() are there.
   void register_state();
-  // y for x, with custom autograd.
-  torch::Tensor run(const torch::Tensor& input);
+  // y for x, with custom autograd: all outputs, or some.
+  torch::Tensor run(const torch::Tensor& input) { return run(input, layer().all()); }
+  torch::Tensor run(const torch::Tensor& input, const Outputs& some);
   bool in_bf16() const { return settings().precision == Precision::kBf16; }
 
  private:
   friend class LayerFunction;
 
-  // The products of a subclass, on either path. x and g are contiguous.
-  virtual torch::Tensor packed_forward(const torch::Tensor& x) = 0;
-  virtual torch::Tensor packed_backward_data(const torch::Tensor& g, const torch::Tensor& x) = 0;
+  // The products of a subclass, on either path, of some outputs: y, g, dw and w are of those. x and g
+  // are contiguous.
+  virtual torch::Tensor packed_forward(const torch::Tensor& x, const Outputs& some) = 0;
+  virtual torch::Tensor packed_backward_data(const torch::Tensor& g, const torch::Tensor& x,
+                                             const Outputs& some) = 0;
   virtual torch::Tensor packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
-                                               const Pass& pass) = 0;
+                                               const Pass& pass, const Outputs& some) = 0;
   // On the plain path operands are of one dtype, in which the product is computed.
   virtual torch::Tensor plain_forward(const torch::Tensor& x, const torch::Tensor& w) = 0;
   virtual torch::Tensor plain_backward_data(const torch::Tensor& g, const torch::Tensor& x,
@@ -142,10 +155,17 @@ class LayerModule : public torch::nn::Module {
   virtual torch::Tensor sample_scales_of(const torch::Tensor& g,
                                          const SampleOptions& options) const = 0;
 
-  torch::Tensor forward_product(const torch::Tensor& x);
-  torch::Tensor backward_data_product(const torch::Tensor& g, const torch::Tensor& x);
+  torch::Tensor forward_product(const torch::Tensor& x, const Outputs& some);
+  torch::Tensor backward_data_product(const torch::Tensor& g, const torch::Tensor& x,
+                                      const Outputs& some);
+  // Of the whole weight; zero in the rows of other outputs.
   torch::Tensor backward_weight_product(const torch::Tensor& g, const torch::Tensor& x,
-                                        const Pass& pass);
+                                        const Pass& pass, const Outputs& some);
+  torch::Tensor plain_weight_product(const torch::Tensor& g, const torch::Tensor& x,
+                                     const Pass& pass, const Outputs& some);
+  void require_input(const torch::Tensor& x) const;
+  // Rows of a tensor of the shape of the weight.
+  torch::Tensor rows_for(const torch::Tensor& weight, const Outputs& some) const;
   torch::Tensor score_gradient(const torch::Tensor& dw) const;
 
   // Weights and scores as the layer takes them: fp32, on the CPU, contiguous.
@@ -159,7 +179,10 @@ class LayerModule : public torch::nn::Module {
   void make_plain_operands();
   torch::Tensor plain_operand() const;  // W̃
   void require_same_weights() const;
+  void require_shape() const;  // that the weight has the layer's
   void reset_scores();
+  torch::Tensor first_scores() const;  // of a recipe that learns some
+  bool has_state(torch::serialize::InputArchive& archive) const;
   void settle_state();  // after the layer has changed it
   void store_state() const;
   void restore_state();
@@ -170,6 +193,7 @@ class LayerModule : public torch::nn::Module {
   uint64_t fingerprint_ = 0;                      // of the weights then
   torch::Tensor plain_forward_, plain_backward_;  // the operands of the plain path
   bool measure_cosine_ = true;
+  bool began_again_ = false;
   std::optional<double> plain_cosine_;
   std::vector<torch::Tensor> buffers_;  // in the order of kStateNames
 };

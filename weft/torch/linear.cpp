@@ -22,6 +22,9 @@ std::vector<int64_t> with_last(const torch::Tensor& t, int64_t last) {
 }  // namespace
 
 LinearImpl::LinearImpl(const torch::nn::LinearOptions& options) : LayerModule("weft::Linear") {
+  WEFT_CHECK(options.in_features() >= 1 && options.out_features() >= 1,
+             "a linear layer of {} inputs and {} outputs: there must be at least one of each",
+             options.in_features(), options.out_features());
   const torch::nn::Linear torchs(options);  // its initialisation
   weight = register_parameter("weight", torchs->weight.detach());
   if (torchs->bias.defined()) bias = register_parameter("bias", torchs->bias.detach());
@@ -29,42 +32,56 @@ LinearImpl::LinearImpl(const torch::nn::LinearOptions& options) : LayerModule("w
   register_state();
 }
 
-LinearImpl::LinearImpl(const torch::nn::LinearImpl& other) : LayerModule("weft::Linear") {
-  weight = other.weight;
+LinearImpl::LinearImpl(torch::Tensor other) : LayerModule("weft::Linear") {
+  WEFT_CHECK(other.defined() && other.dim() == 2, "a weight of {} for a linear layer",
+             sizes_text(other));
+  weight = std::move(other);
   layer_ = std::make_unique<LinearLayer>(weight.size(0), weight.size(1));
   register_state();
 }
 
+void LinearImpl::require_features(const torch::Tensor& x) const {
+  const WeightShape shape = weight_shape();
+  WEFT_CHECK(x.defined() && x.dim() >= 1 && x.size(-1) == shape.ins,
+             "{}: an input of {} for a layer {} -> {}: accepted is [..., {}]", layer().label(),
+             sizes_text(x), shape.ins, shape.outs, shape.ins);
+}
+
 torch::Tensor LinearImpl::forward(const torch::Tensor& x) {
-  WEFT_CHECK(x.dim() >= 1 && x.size(-1) == weight.size(1),
-             "{}: an input of {} features for a layer of {}", name(), x.dim() == 0 ? 0 : x.size(-1),
-             weight.size(1));
+  require_features(x);
   return run(x);
 }
 
-torch::Tensor LinearImpl::packed_forward(const torch::Tensor& x) {
-  torch::Tensor y = torch::empty(with_last(x, weight.size(0)), x.options());
+torch::Tensor LinearImpl::forward_some(const torch::Tensor& x, const Outputs& some) {
+  require_features(x);
+  WEFT_CHECK(!bias.defined(), "{}: some outputs of a layer with a bias", layer().label());
+  return run(x, some);
+}
+
+torch::Tensor LinearImpl::packed_forward(const torch::Tensor& x, const Outputs& some) {
+  torch::Tensor y = torch::empty(with_last(x, some.count), x.options());
   const float* b = bias.defined() ? bias.data_ptr<float>() : nullptr;
   with_type_of(x, [&]<typename T>(T) {
-    layer_->forward<T>(weight.data_ptr<float>(), matrix_of<T>(x), b, matrix_of<T>(y));
+    layer_->forward<T>(weight.data_ptr<float>(), matrix_of<T>(x), b, matrix_of<T>(y), some);
   });
   return y;
 }
 
-torch::Tensor LinearImpl::packed_backward_data(const torch::Tensor& g, const torch::Tensor&) {
+torch::Tensor LinearImpl::packed_backward_data(const torch::Tensor& g, const torch::Tensor&,
+                                               const Outputs& some) {
   torch::Tensor dx = torch::empty(with_last(g, weight.size(1)), g.options());
   with_type_of(g, [&]<typename T>(T) {
-    layer_->backward_data<T>(weight.data_ptr<float>(), matrix_of<T>(g), matrix_of<T>(dx));
+    layer_->backward_data<T>(weight.data_ptr<float>(), matrix_of<T>(g), matrix_of<T>(dx), some);
   });
   return dx;
 }
 
 torch::Tensor LinearImpl::packed_backward_weight(const torch::Tensor& g, const torch::Tensor& x,
-                                                 const Pass& pass) {
-  torch::Tensor dw = torch::empty(weight.sizes(), weight.options());
+                                                 const Pass& pass, const Outputs& some) {
+  torch::Tensor dw = torch::empty({some.count, weight.size(1)}, weight.options());
   with_type_of(g, [&]<typename T>(T) {
     layer_->backward_weight<T>(weight.data_ptr<float>(), matrix_of<T>(g), matrix_of<T>(x), pass,
-                               matrix(dw));
+                               matrix(dw), some);
   });
   return dw;
 }

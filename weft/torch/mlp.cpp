@@ -2,6 +2,7 @@
 
 #include "weft/torch/linear.h"
 #include "weft/torch/model.h"
+#include "weft/torch/tensor_math.h"
 
 namespace weft {
 namespace {
@@ -19,6 +20,8 @@ class Mlp : public Model {
   }
 
   torch::Tensor forward(const torch::Tensor& x) override {
+    WEFT_CHECK(x.defined() && x.dim() >= 2, "mlp: an input of {}: accepted is [batch, ...]",
+               sizes_text(x));
     torch::Tensor h = x.flatten(1);
     for (Linear& layer : hidden_) h = torch::relu(layer->forward(h));
     return head_->forward(h);

@@ -2,7 +2,9 @@
 
 #include <torch/library.h>
 
-#include "weft/torch/layer_module.h"
+#include <algorithm>
+
+#include "weft/torch/linear.h"
 
 namespace weft {
 namespace {
@@ -13,21 +15,29 @@ constexpr auto kAutogradKey = c10::DispatchKey::AutogradPrivateUse3;
 
 class RoutedWeight : public c10::TensorImpl {
  public:
-  RoutedWeight(std::shared_ptr<LayerModule> layer, bool transposed)
+  RoutedWeight(std::shared_ptr<LayerModule> layer, const Outputs& rows, bool transposed)
       : c10::TensorImpl(c10::DispatchKeySet({kKey, kAutogradKey}), layer->weight.dtype(),
                         layer->weight.device()),
         layer_(std::move(layer)),
+        rows_(rows),
         transposed_(transposed) {
     std::vector<int64_t> sizes = layer_->weight.sizes().vec();
+    sizes[0] = rows.count;
     if (transposed) std::swap(sizes[0], sizes[1]);
     set_sizes_contiguous(sizes);
   }
 
   const std::shared_ptr<LayerModule>& layer() const { return layer_; }
+  const Outputs& rows() const { return rows_; }
   bool transposed() const { return transposed_; }
+  torch::Tensor product(const torch::Tensor& x) const {
+    if (rows_ == layer_->layer().all()) return layer_->forward(x);
+    return std::dynamic_pointer_cast<LinearImpl>(layer_)->forward_some(x, rows_);
+  }
 
  private:
   std::shared_ptr<LayerModule> layer_;
+  Outputs rows_;  // fewer than all of a linear layer only
   bool transposed_;
 };
 
@@ -38,14 +48,36 @@ const RoutedWeight& routed(const torch::Tensor& w, bool transposed) {
   return *weight;
 }
 
-torch::Tensor routed_transpose(const torch::Tensor& w) {
-  // To torch it is a view of w, which is a tensor with a version, and so must the view be.
+// To torch it is a view of another stand-in, which is a tensor with a version, and so must the view be.
+torch::Tensor view_of(const RoutedWeight& w, const Outputs& rows, bool transposed) {
   const c10::InferenceMode with_version(false);
-  return torch::Tensor(c10::make_intrusive<RoutedWeight>(routed(w, false).layer(), true));
+  return torch::Tensor(c10::make_intrusive<RoutedWeight>(w.layer(), rows, transposed));
+}
+
+torch::Tensor routed_transpose(const torch::Tensor& w) {
+  const RoutedWeight& weight = routed(w, false);
+  return view_of(weight, weight.rows(), true);
+}
+
+// Ends that are left out, beyond the last row or counted from there are as in torch.
+torch::Tensor routed_slice(const torch::Tensor& w, int64_t dim, c10::optional<int64_t> start,
+                           c10::optional<int64_t> end, int64_t step) {
+  const RoutedWeight& weight = routed(w, false);
+  const Outputs& rows = weight.rows();
+  WEFT_CHECK(
+      dim == 0 && step == 1 && std::dynamic_pointer_cast<LinearImpl>(weight.layer()) != nullptr,
+      "of the weight of a weft layer only rows of a linear one can be sliced; densify the "
+      "model first");
+  const auto place = [&](int64_t at) {
+    return std::clamp<int64_t>(at < 0 ? at + rows.count : at, 0, rows.count);
+  };
+  const int64_t first = place(start.value_or(0));
+  const int64_t last = std::max(first, place(end.value_or(rows.count)));
+  return view_of(weight, {rows.first + first, last - first}, false);
 }
 
 torch::Tensor routed_matmul(const torch::Tensor& x, const torch::Tensor& w) {
-  return routed(w, true).layer()->forward(x);
+  return routed(w, true).product(x);
 }
 
 // In the dtype of y: of a layer in bf16 that is not the bias's.
@@ -63,7 +95,7 @@ torch::Tensor routed_addmm(const torch::Tensor& bias, const torch::Tensor& x,
 
 torch::Tensor routed_linear(const torch::Tensor& x, const torch::Tensor& w,
                             const c10::optional<torch::Tensor>& bias) {
-  const torch::Tensor y = routed(w, false).layer()->forward(x);
+  const torch::Tensor y = routed(w, false).product(x);
   return bias.has_value() && bias->defined() ? with_bias(y, *bias) : y;
 }
 
@@ -93,6 +125,7 @@ void refuse(const c10::OperatorHandle& op, torch::jit::Stack*) {
 
 void route(torch::Library& library) {
   library.impl("t", routed_transpose);
+  library.impl("slice.Tensor", routed_slice);
   library.impl("matmul", routed_matmul);
   library.impl("mm", routed_matmul);
   library.impl("addmm", routed_addmm);
@@ -110,7 +143,8 @@ TORCH_LIBRARY_IMPL(_, PrivateUse3, library) {
 }  // namespace
 
 torch::Tensor routed_weight(std::shared_ptr<LayerModule> layer) {
-  return torch::Tensor(c10::make_intrusive<RoutedWeight>(std::move(layer), false));
+  const Outputs all = layer->layer().all();
+  return torch::Tensor(c10::make_intrusive<RoutedWeight>(std::move(layer), all, false));
 }
 
 }  // namespace weft

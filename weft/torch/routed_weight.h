@@ -8,6 +8,8 @@
 //   addmm(b, x, wᵀ), x.matmul(wᵀ), linear(x, w, b), conv2d(x, w, b, ...)   ->   layer.forward(x) +
 //   b
 //
+// A slice of its rows is a stand-in too, for these rows: attention takes q, k and v out of one weight.
+//
 // The parameter itself stays in the module under its name, for optimisers and files. Anything else
 // that is done to the stand-in is an Error that says so.
 #pragma once

@@ -5,11 +5,12 @@
 //   config.rules = {{"attention.*", "dense"}};       except these; the first rule that matches counts
 //   for (const LayerReport& layer : sparsify(*model, config)) ...   what happened, and why
 //
-// It takes weft::Linear and weft::Conv2d, and torch::nn::Linear and torch::nn::Conv2d wherever they
-// are held. These keep their parameters under their names; a layer of weft is attached to each as a
-// child named "weft", which has the state of the recipe and computes when the layer multiplies with
-// its weight (routed_weight.h). Their member `weight` then serves for that only: go through
-// parameters() for anything else. Such a module cannot be clone()d.
+// It takes weft::Linear and weft::Conv2d, and torch::nn::Linear, torch::nn::Conv2d and the projections
+// of torch::nn::MultiheadAttention wherever they are held: in TransformerEncoderLayer too. These keep
+// their parameters under their names; a layer of weft is attached to each as a child named "weft",
+// which has the state of the recipe and computes when the module multiplies with its weight
+// (routed_weight.h). Their member `weight` then serves for that only: go through parameters() for
+// anything else. Such a module cannot be clone()d. places.h has the names of layers.
 //
 // Make the optimiser after sparsify: lbc adds parameters, and weft::step refuses an optimiser that
 // does not have them. A layer that is registered in several
@@ -64,7 +65,8 @@ struct SparsifyConfig {
 };
 
 struct LayerReport {
-  std::string name;     // "blocks.0.fc1"
+  std::string name;     // "blocks.0.fc1", "encoder.self_attn.in_proj"
+  std::string weight;   // "blocks.0.fc1.weight", "encoder.self_attn.in_proj_weight"
   std::string kind;     // "linear 768 -> 3072"
   std::string recipe;   // what it trains by; "dense" if it is not sparse
   std::string pattern;  // "2:4"; empty if dense

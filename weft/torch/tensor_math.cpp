@@ -1,8 +1,19 @@
 #include "weft/torch/tensor_math.h"
 
+#include "weft/core/error.h"
 #include "weft/core/masked_copy.h"
+#include "weft/core/text.h"
 
 namespace weft {
+
+std::string sizes_text(const torch::Tensor& t) {
+  return t.defined() ? shape_text(t.sizes().vec()) : "undefined";
+}
+
+void throw_first_line(const std::string& what, const c10::Error& error) {
+  const std::string all = error.what_without_backtrace();
+  throw Error(fmt::format("{}: libtorch: {}", what, all.substr(0, all.find('\n'))));
+}
 
 torch::Tensor mask_tensor(const Mask& mask, const torch::Tensor& like) {
   torch::Tensor ones = torch::ones({mask.rows(), mask.cols()}, torch::kFloat);

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <string>
 #include <type_traits>
 
 #include "weft/core/bf16.h"
@@ -25,6 +26,21 @@ T* data_of(const torch::Tensor& t) {
 template <typename Body>
 void with_type_of(const torch::Tensor& t, Body body) {
   t.scalar_type() == torch::kBFloat16 ? body(Bf16()) : body(float());
+}
+
+// For messages: "[8, 15]", "undefined".
+std::string sizes_text(const torch::Tensor& t);
+
+// What body returns. An error of libtorch, which has a page of frames, becomes an Error of one line
+// that begins with `what`.
+[[noreturn]] void throw_first_line(const std::string& what, const c10::Error& error);
+template <typename Body>
+auto weft_errors(const std::string& what, Body body) {
+  try {
+    return body();
+  } catch (const c10::Error& error) {
+    throw_first_line(what, error);
+  }
 }
 
 // 1 and 0 in the shape, dtype and device of `like`, which has mask.rows() rows.

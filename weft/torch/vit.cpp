@@ -12,7 +12,7 @@ namespace {
 // Patches ─► embed + positions ─► blocks ─► norm ─► mean over patches ─► head
 class Vit : public Model {
  public:
-  Vit(const RunOptions& options, const ModelShape& shape) : patch_(options.patch) {
+  Vit(const RunOptions& options, const ModelShape& shape) : patch_(options.patch), image_(shape) {
     WEFT_CHECK(shape.height % patch_ == 0 && shape.width % patch_ == 0,
                "images of {}x{} are not a multiple of patches of {}x{}", shape.height, shape.width,
                patch_, patch_);
@@ -31,6 +31,10 @@ class Vit : public Model {
   }
 
   torch::Tensor forward(const torch::Tensor& x) override {
+    WEFT_CHECK(x.defined() && x.dim() == 4 && x.size(1) == image_.channels &&
+                   x.size(2) == image_.height && x.size(3) == image_.width,
+               "vit: an input of {}: accepted is [batch, {}, {}, {}]", sizes_text(x),
+               image_.channels, image_.height, image_.width);
     const torch::Tensor embedded = embed_->forward(patches_of(x));
     torch::Tensor h = (embedded + positions_->weight).to(embedded.scalar_type());
     for (const auto& block : blocks_) h = block->forward(h);
@@ -41,12 +45,13 @@ class Vit : public Model {
   // [batch, channels, height, width] to [batch, patches, channels * patch * patch]
   torch::Tensor patches_of(const torch::Tensor& x) const {
     const int64_t rows = x.size(2) / patch_, cols = x.size(3) / patch_;
-    return x.view({x.size(0), x.size(1), rows, patch_, cols, patch_})
+    return x.reshape({x.size(0), x.size(1), rows, patch_, cols, patch_})
         .permute({0, 2, 4, 1, 3, 5})
         .reshape({x.size(0), rows * cols, x.size(1) * patch_ * patch_});
   }
 
   int64_t patch_;
+  ModelShape image_;
   Linear embed_{nullptr};
   torch::nn::Embedding positions_{nullptr};
   std::vector<std::shared_ptr<TransformerBlock>> blocks_;

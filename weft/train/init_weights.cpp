@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kSparsityEntry = "weft.sparsity";  // checkpoint/sparsity.h
 
 // What the model wants from the file, parameters before buffers.
-NamedTensors wanted_tensors(Model& model) {
+NamedTensors wanted_tensors(torch::nn::Module& model) {
   const std::set<const void*> of_recipes = recipe_tensors(model);
   NamedTensors wanted;
   const auto add = [&](const auto& named) {
@@ -84,6 +84,21 @@ void note_left_out(const Checkpoint& checkpoint, const NamedTensors& wanted,
                    count == 1 ? "" : fmt::format(" and {} more", count - 1)));
 }
 
+void begin_recipes_again(const Checkpoint& checkpoint, torch::nn::Module& model,
+                         const std::function<void(const std::string&)>& note) {
+  std::string first;
+  int64_t count = 0;
+  for (const auto& [name, layer] : layers_of(model)) {
+    layer->begin_again();
+    if (!layer->always_dense() && count++ == 0) first = name;
+  }
+  if (count == 0) return;
+  note(fmt::format("{}: '{}'{} begin{} the recipe again with the weights of the file",
+                   printable(checkpoint.paths().front().string(), 4096), first,
+                   count == 1 ? "" : fmt::format(" and {} more layers", count - 1),
+                   count == 1 ? "s" : ""));
+}
+
 }  // namespace
 
 Json InitRecord::to_json() const {
@@ -109,7 +124,7 @@ InitRecord InitRecord::from_json(const Json& record, const std::string& what) {
   return init;
 }
 
-InitRecord load_init(const std::filesystem::path& path, Model& model,
+InitRecord load_init(const std::filesystem::path& path, torch::nn::Module& model,
                      const std::function<void(const std::string&)>& note) {
   const Checkpoint checkpoint = Checkpoint::open(path);
   require_unpacked(checkpoint);
@@ -130,6 +145,7 @@ InitRecord load_init(const std::filesystem::path& path, Model& model,
     init.checksum = checksum(init.checksum, {static_cast<const std::byte*>(weights.data_ptr()),
                                              static_cast<size_t>(weights.nbytes())});
   }
+  begin_recipes_again(checkpoint, model, note);
   for (const auto& [name, promise] : init.sparsity.tensors) {
     const std::vector<int64_t>& shape = found.at(name)->info.shape;
     if (promise.row_order.empty() || shape.empty()) continue;

@@ -1,5 +1,7 @@
-// Initial weights of a run from a safetensors checkpoint.
+// Initial weights of a run, or of any torch module, from a safetensors checkpoint.
 #pragma once
+
+#include <torch/nn/module.h>
 
 #include <filesystem>
 #include <functional>
@@ -9,7 +11,6 @@
 
 #include "weft/checkpoint/sparsity.h"
 #include "weft/core/json.h"
-#include "weft/torch/model.h"
 
 namespace weft {
 
@@ -29,11 +30,13 @@ struct InitRecord {
 
 // Copies every parameter of the model, and every buffer that does not belong to a recipe, out of
 // a checkpoint (single file or sharded). Weights of F16, BF16 and F64 become those of the model;
-// other tensors must be of its type. Before sparsify, or before the first product.
+// other tensors must be of its type. Recipes begin again with these weights, as after sparsify, with a
+// line to `note` if there are some.
 //
 // Throws Error that names the file and the tensor if one is missing, of another shape or type, or
-// not finite. Tensors that the model does not have are left out, with a line to `note`.
-InitRecord load_init(const std::filesystem::path& path, Model& model,
+// not finite; then nothing has changed, unless it is a value. Tensors that the model does not have are
+// left out, with a line to `note`.
+InitRecord load_init(const std::filesystem::path& path, torch::nn::Module& model,
                      const std::function<void(const std::string&)>& note);
 
 }  // namespace weft

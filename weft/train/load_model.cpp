@@ -55,7 +55,7 @@ SparsifyConfig plan_of(const Sparsity& promises, const std::set<std::string>& tr
 void give_row_orders(const std::filesystem::path& path, const Sparsity& promises, Model& model) {
   const Checkpoint checkpoint = Checkpoint::open(path);
   for (const auto& [name, layer] : layers_of(model)) {
-    const auto promise = promises.tensors.find(weight_name(name));
+    const auto promise = promises.tensors.find(weight_name(name, *layer));
     if (promise == promises.tensors.end() || layer->always_dense()) continue;
     layer->give_row_order(read_row_order(checkpoint, promise->second, layer->weight_shape().outs));
   }

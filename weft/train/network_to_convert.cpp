@@ -28,10 +28,10 @@ std::map<std::string, NetworkObjection> NetworkToConvert::not_converted(bool end
   std::map<std::string, NetworkObjection> found;
   for (const LayerReport& layer : layers_) {
     if (layer.cause == LayerCause::kNoProduct) {
-      found[weight_name(layer.name)] = {NotConverted::kNoProduct, layer.reason};
+      found[layer.weight] = {NotConverted::kNoProduct, layer.reason};
     } else if (layer.end && !ends) {
       const bool first = &layer == &layers_.front();
-      found[weight_name(layer.name)] = {
+      found[layer.weight] = {
           first ? NotConverted::kFirstLayer : NotConverted::kLastLayer, ""};
     }
   }

@@ -146,7 +146,7 @@ std::vector<std::string> lost_promises(const RunOptions& options, const InitReco
   const auto parameters = model.named_parameters();
   std::vector<std::string> crowded, narrowed, thawed, unpromised;
   for (const auto& [report, plan, order] : layers) {
-    const std::string tensor = weight_name(report.name);
+    const std::string& tensor = report.weight;
     const torch::Tensor* found = parameters.find(tensor);
     if (found == nullptr) continue;
     const torch::Tensor& weight = *found;

@@ -10,6 +10,7 @@
 
 #include "weft/core/json.h"
 #include "weft/run/run_options.h"
+#include "weft/torch/model.h"
 #include "weft/torch/sparsify.h"
 #include "weft/train/init_weights.h"
 
