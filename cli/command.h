@@ -28,6 +28,8 @@ class Flags {
 
   virtual ~Flags() = default;
   virtual void positional(const char* name, std::string& value, const char* help) = 0;
+  virtual void positionals(const char* name, std::vector<std::string>& values,
+                           const char* help) = 0;  // one or more
   virtual void flag(const char* name, bool& value, const char* help) = 0;
   virtual void text(const char* name, const char* type, std::string& value, const char* help,
                     const Problem& problem = {}) = 0;
@@ -68,6 +70,7 @@ CommandEntry bench_gemm_command();
 CommandEntry bench_solve_command();
 CommandEntry check_command();
 CommandEntry diversity_command();
+CommandEntry export_command();
 CommandEntry generate_command();
 CommandEntry info_command();
 CommandEntry kernels_command();
@@ -77,6 +80,7 @@ CommandEntry merge_command();
 CommandEntry pack_command();
 CommandEntry plan_command();
 CommandEntry recipes_command();
+CommandEntry report_command();
 CommandEntry solvers_command();
 CommandEntry synth_command();
 CommandEntry unpack_command();

@@ -19,6 +19,9 @@ class CliFlags : public Flags {
   void positional(const char* name, std::string& value, const char* help) override {
     app_.add_option(name, value, help)->required();
   }
+  void positionals(const char* name, std::vector<std::string>& values, const char* help) override {
+    app_.add_option(name, values, help)->required();
+  }
   void flag(const char* name, bool& value, const char* help) override {
     app_.add_flag(name, value, help);
   }

@@ -50,6 +50,8 @@ std::vector<CommandEntry> commands(int, char** argv) {
   add(train_command(pass_on));
   add(compare_command(pass_on));
   add(eval_command(pass_on));
+  add(report_command());
+  add(export_command());
   add(generate_command());
   add(recipes_command());
   group = "Make a trained model sparse";

@@ -13,6 +13,7 @@
 #include "weft/plan/planner.h"
 #include "weft/run/resume_options.h"
 #include "weft/run/run_folder.h"
+#include "weft/run/run_metrics.h"
 #include "weft/run/run_position.h"
 #include "weft/run/run_result.h"
 #include "weft/run/tensor_checksum.h"
@@ -46,6 +47,14 @@ void read_metrics(const fs::path& path) {
     const std::vector<StepSeconds> seconds = read_step_seconds(path, 2);
     require(seconds.size() == 2, "steps came from nowhere");
     for (const StepSeconds& one : seconds) require(one.seconds > 0.0, "a step that took no time");
+  });
+  error_or_success([&] {
+    int64_t last = 0;
+    const auto on_step = [&](const StepMetrics& step) {
+      require(step.step > last && step.train_seconds >= 0.0, "steps out of order");
+      last = step.step;
+    };
+    weft::read_metrics(path, {on_step, {}});
   });
 }
 
