@@ -8,7 +8,7 @@
 #include "tests/train/runs.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/run/run_result.h"
-#include "weft/train/tensor_file.h"
+#include "weft/torch/tensor_file.h"
 
 namespace weft::test {
 namespace {
