@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -97,8 +98,13 @@ struct Parsed {
 Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& commands,
                           const std::string& version);
 
+// What to tell a user of an error that is not weft's own, as one of a library.
+using ExplainError = std::string (*)(const std::exception& error);
+std::string explain_error(const std::exception& error);
+
 // A whole program: parses, runs, and turns errors into one line and an exit code. `commands` makes
 // the list of commands.
-int run_program(int argc, char** argv, std::vector<CommandEntry> (*commands)(int, char**));
+int run_program(int argc, char** argv, std::vector<CommandEntry> (*commands)(int, char**),
+                ExplainError explain = explain_error);
 
 }  // namespace weft::cli

@@ -15,8 +15,7 @@ class ConvertCommand : public Command {
 
   void declare(Flags& flags) override {
     flags.positional("in", in_, "Checkpoint: .safetensors, .index.json, or a folder");
-    flags.positional("out", out_,
-                     "Where the converted checkpoint goes (a folder if IN is sharded)");
+    flags.positional("out", out_, "Where the converted checkpoint goes (a folder if IN is one)");
     flags.text("--pattern", "N:M[xS]|auto", pattern_,
                "keep:group, as in 2:4; or auto: keep by layer, from its zeros or --density",
                problem_in([](const std::string& text) {
@@ -186,7 +185,8 @@ class ConvertCommand : public Command {
     print_paragraph(fmt::format("{} layer{} converted to {}{} by {}", report.layers.size(),
                                 report.layers.size() == 1 ? "" : "s", pattern_text(),
                                 options_.transposable ? " transposable" : "", method_));
-    dry_run_ ? print("nothing was written (--dry-run)\n") : print_written(report.out);
+    dry_run_ ? print("nothing was written (--dry-run)\n")
+             : print_written(report.out, report.companions);
   }
 
   std::string pattern_text() const {
@@ -257,6 +257,7 @@ class ConvertCommand : public Command {
          {"transposable", options_.transposable},
          {"dry_run", dry_run_},
          {"layers", layers},
+         {"companions", to_json(report.companions)},
          {"norms_estimated", static_cast<int64_t>(report.norms_estimated)},
          {"skipped", to_json(skipped(report))}});
   }
@@ -285,14 +286,22 @@ CommandEntry convert_command(const OpenModel& open_model) {
       "  weft convert runs/first/model.safetensors sparse.safetensors --pattern 1:4 \\\n"
       "      --method adaprune --model-dir runs/first\n"
       "  weft convert unstructured.safetensors out.safetensors --pattern auto --group 8\n"
+      "  weft convert model-folder/ sparse-folder/ --pattern 2:4             with its tokenizer\n"
       "  weft convert big/ out/ --pattern auto --density 0.5 --dry-run\n"
+      "\n"
+      "Which method: adaprune, if you have a few hundred samples of the inputs of the layers\n"
+      "(--calibration, --model-dir): it loses least. sparsegpt is nearly as good in a third of "
+      "the\n"
+      "time. Without inputs there is magnitude, which loses most; then fine-tune. Cosine to the\n"
+      "dense embeddings of a sentence transformer of 22 million weights at 2:4, no training:\n"
+      "\n"
+      "  magnitude 0.600    wanda 0.766    sparsegpt 0.866    adaprune 0.890\n"
       "\n"
       "magnitude keeps the largest |w|, wanda the largest |w| times the norm of the input; both\n"
       "leave kept weights unchanged. sparsegpt compensates each pruned weight in the columns to\n"
-      "its right. adaprune solves a least-squares problem for the kept weights, so that the "
-      "layer's\n"
-      "output changes least. Zero weights stay zero. docs/convert.md shows how to write a\n"
-      "calibration file.\n"
+      "its right. adaprune solves least squares for the weights that sparsegpt keeps. absorption\n"
+      "(the start of the AdaPrune paper) can do harm. Zero weights stay zero. docs/convert.md\n"
+      "shows how to write a calibration file.\n"
       "\n"
       "convert takes the tensors that `weft mask` would mask: hidden layers, but no embeddings,\n"
       "normalisation layers, heads, routers or position biases. Weights stored [ins, outs]\n"

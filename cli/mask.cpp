@@ -13,7 +13,7 @@ class MaskCommand : public Command {
  public:
   void declare(Flags& flags) override {
     flags.positional("in", in_, "Checkpoint: .safetensors, .index.json, or a folder");
-    flags.positional("out", out_, "Where the pruned checkpoint goes (a folder if IN is sharded)");
+    flags.positional("out", out_, "Where the pruned checkpoint goes (a folder if IN is one)");
     declare_pattern(flags, pattern_);
     flags.require("--pattern");
     flags.flag("--transposable", transposable_, "N:M along inputs and along outputs");
@@ -87,7 +87,7 @@ class MaskCommand : public Command {
         report.tensors.size(), all, options.pattern.str(), transposable_ ? " transposable" : "",
         solver.name, percent(report.retained().fraction()),
         reorder_ ? fmt::format(" ({} unpermuted)", percent(report.unpermuted().fraction())) : ""));
-    print_written(report.out);
+    print_written(report.out, report.companions);
   }
 
   void print_report_json(const MaskOptions& options, const MaskReport& report) const {
@@ -112,6 +112,7 @@ class MaskCommand : public Command {
                 {"reorder", reorder_},
                 {"solver", options.solver->name},
                 {"tensors", tensors},
+                {"companions", to_json(report.companions)},
                 {"skipped", to_json(skipped(report.skipped))}});
   }
 
@@ -131,6 +132,7 @@ CommandEntry mask_command() {
       "mask", "Prune the weights of a checkpoint to an N:M pattern",
       "  weft mask model.safetensors sparse.safetensors --pattern 2:4\n"
       "  weft mask model.safetensors sparse.safetensors --pattern 4:8 --transposable\n"
+      "  weft mask model-folder/ sparse-folder/ --pattern 2:4                with its tokenizer\n"
       "  weft mask sharded-model/ sparse-model/ --pattern 2:4 --exclude 'lm_head|q_proj'\n"
       "  weft mask model.safetensors out.safetensors --pattern 2:4x2 --masks masks.safetensors\n"
       "  weft mask model.safetensors sparse.safetensors --pattern 2:4x16 --reorder\n"
@@ -144,6 +146,8 @@ CommandEntry mask_command() {
       "weights become zero; kept ones do not change. The output's metadata (weft.sparsity) "
       "records\n"
       "the pattern of each tensor, so that `weft check` needs no flags.\n"
+      "\n"
+      "If IN is a folder, so is OUT: config.json, tokenizer and other small files are copied.\n"
       "\n"
       "Groups run along inputs, also in weights stored [ins, outs]: weft knows GPT-2's Conv1D\n"
       "layers, --transposed names others. The output records which they are.\n"

@@ -15,7 +15,7 @@ class MergeCommand : public Command {
     flags.positional("base", base_, "Checkpoint: .safetensors, .index.json, or a folder");
     flags.positional("delta", delta_,
                      "Checkpoint of LoRA pairs or full deltas, or a folder of PEFT");
-    flags.positional("out", out_, "Where the merged checkpoint goes (a folder if BASE is sharded)");
+    flags.positional("out", out_, "Where the merged checkpoint goes (a folder if BASE is one)");
     declare_pattern(flags, pattern_);
     flags.flag("--transposable", transposable_, "N:M along inputs and along outputs");
     flags.text("--mask", "base|new", mask_,
@@ -93,7 +93,8 @@ class MergeCommand : public Command {
         "{} of {} tensors merged with {} mask; {} of the delta lost, {} of the magnitude kept",
         report.tensors.size(), all, options.mask == MergeMask::kBase ? "the base's" : "a new",
         percent(sum.delta_lost()), percent(sum.magnitude.fraction())));
-    options.dry_run ? print("nothing was written (--dry-run)\n") : print_written(report.out);
+    options.dry_run ? print("nothing was written (--dry-run)\n")
+                    : print_written(report.out, report.companions);
   }
 
   void print_added(const MergeReport& report) const {
@@ -132,6 +133,7 @@ class MergeCommand : public Command {
                 {"scale", value(options.scale)},
                 {"adapter_config", value(report.adapter_config)},
                 {"tensors", tensors},
+                {"companions", to_json(report.companions)},
                 {"added", to_json(texts(report.added))},
                 {"skipped", to_json(texts(report.unchanged))}});
   }

@@ -50,7 +50,7 @@ class PackCommand : public Command {
  public:
   void declare(Flags& flags) override {
     flags.positional("in", in_, "Checkpoint: .safetensors, .index.json, or a folder");
-    flags.positional("out", out_, "Where the packed checkpoint goes (a folder if IN is sharded)");
+    flags.positional("out", out_, "Where the packed checkpoint goes (a folder if IN is one)");
     declare_pattern(flags, pattern_);
     flags.text("--values", "fp32|bf16|same", values_,
                "Stored values: bf16 rounds F32 weights (default: same, the type of the weights)",
@@ -60,6 +60,7 @@ class PackCommand : public Command {
                one_of({kWeft, kBitmask24}));
     flags.flag("--by-magnitude", by_magnitude_,
                "Prune while packing: keep the largest weights of every group");
+    flags.flag("--any-size", any_size_, "Pack weights that get larger by it, too");
     names_.declare(flags);
     in_place_.declare(flags);
     tables_.declare(flags);
@@ -89,6 +90,7 @@ class PackCommand : public Command {
     if (values_ == "bf16") options.values = Dtype::kBf16;
     if (format_ == kBitmask24) options.format = PackedFormat::kBitmask24;
     options.by_magnitude = by_magnitude_;
+    options.any_size = any_size_;
     options.names = names_.expressions();
     refuse_wrong_flags(options);
     return options;
@@ -136,7 +138,7 @@ class PackCommand : public Command {
         "{} of {} tensors packed as {}: {} -> {}, ratio {}", report.tensors.size(),
         report.all_tensors, packed_format_name(report.format), bytes_text(report.dense_bytes),
         bytes_text(report.packed_bytes), ratio_text(report.packed_bytes, report.dense_bytes)));
-    print_written(report.out);
+    print_written(report.out, report.companions);
   }
 
   void print_report_json(const PackReport& report) const {
@@ -144,13 +146,14 @@ class PackCommand : public Command {
                 {"by_magnitude", by_magnitude_},
                 {"tensors", rows_json(report)},
                 {"skipped", to_json(skipped(report))},
+                {"companions", to_json(report.companions)},
                 {"dense_bytes", report.dense_bytes},
                 {"packed_bytes", report.packed_bytes},
                 {"ratio", ratio_json(report.packed_bytes, report.dense_bytes)}});
   }
 
   std::string in_, out_, pattern_, values_, format_;
-  bool by_magnitude_ = false;
+  bool by_magnitude_ = false, any_size_ = false;
   InPlaceFlag in_place_;
   TensorTableFlags tables_;
   CommonFlags common_;
@@ -161,7 +164,7 @@ class UnpackCommand : public Command {
  public:
   void declare(Flags& flags) override {
     flags.positional("in", in_, "Packed checkpoint: .safetensors, .index.json, or a folder");
-    flags.positional("out", out_, "Where the dense checkpoint goes (a folder if IN is sharded)");
+    flags.positional("out", out_, "Where the dense checkpoint goes (a folder if IN is one)");
     in_place_.declare(flags);
     tables_.declare(flags);
     common_.declare(flags);
@@ -181,6 +184,7 @@ class UnpackCommand : public Command {
     print_json({{"format", packed_format_name(report.format)},
                 {"tensors", rows_json(report)},
                 {"copied", report.all_tensors - report.tensors.size()},
+                {"companions", to_json(report.companions)},
                 {"packed_bytes", report.packed_bytes},
                 {"dense_bytes", report.dense_bytes}});
   }
@@ -191,7 +195,7 @@ class UnpackCommand : public Command {
                                 report.tensors.size(), report.all_tensors,
                                 packed_format_name(report.format), bytes_text(report.packed_bytes),
                                 bytes_text(report.dense_bytes)));
-    print_written(report.out);
+    print_written(report.out, report.companions);
   }
 
   std::string in_, out_;
@@ -212,8 +216,10 @@ CommandEntry pack_command() {
       "\n"
       "Weights must obey the pattern along inputs; one that does not is an error, unless it is\n"
       "excluded or pruned by --by-magnitude. F32, F16 and BF16 weights are packed, and\n"
-      "`weft unpack` restores them bit for bit; other tensors are copied. The file is\n"
-      "safetensors: docs/format.md shows how to read it without weft.",
+      "`weft unpack` restores them bit for bit; other tensors are copied, and so are weights that\n"
+      "would be larger packed. If IN is a folder, so is OUT, with config.json, tokenizer and "
+      "other\n"
+      "small files. The file is safetensors: docs/format.md shows how to read it without weft.",
       std::make_unique<PackCommand>()};
 }
 

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <new>
 
 #include "cli/command.h"
@@ -104,7 +105,13 @@ int run(int argc, char** argv, std::vector<CommandEntry> commands) {
 
 }  // namespace
 
-int run_program(int argc, char** argv, std::vector<CommandEntry> (*commands)(int, char**)) {
+std::string explain_error(const std::exception& error) {
+  const std::string what = error.what();
+  return fmt::format("a fault of weft, please report it: {}", what.substr(0, what.find('\n')));
+}
+
+int run_program(int argc, char** argv, std::vector<CommandEntry> (*commands)(int, char**),
+                ExplainError explain) {
   try {
     handle_signals();
     allow_many_files();
@@ -115,9 +122,10 @@ int run_program(int argc, char** argv, std::vector<CommandEntry> (*commands)(int
     return complain(1, "out of memory");
   } catch (const Error& error) {
     return complain(1, error.what());
-  } catch (const std::exception& error) {  // of a library; torch's have stack traces
-    const std::string what = error.what();
-    return complain(1, what.substr(0, what.find('\n')));
+  } catch (const std::filesystem::filesystem_error& error) {
+    return complain(1, fmt::format("{}: {}", error.path1().string(), error.code().message()));
+  } catch (const std::exception& error) {
+    return complain(1, explain(error));
   }
 }
 

@@ -169,8 +169,36 @@ void print_paragraph(const std::string& text) {
   for (const std::string& line : wrapped(text, kTableColumns)) print(line + "\n");
 }
 
-void print_written(const std::filesystem::path& path) {
+namespace {
+
+std::string joined_names(const std::vector<std::filesystem::path>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name_text(name.string());
+  return text;
+}
+
+Json json_of(const std::vector<std::filesystem::path>& names) {
+  Json list = Json::array();
+  for (const auto& name : names) list.push_back(name.string());
+  return list;
+}
+
+}  // namespace
+
+void print_written(const std::filesystem::path& path, const Companions& companions) {
   print(fmt::format("written to {}\n", path.string()));
+  const auto lines = [](const char* what, const std::vector<std::filesystem::path>& names) {
+    if (names.empty()) return;
+    for (const std::string& line : wrapped(what + joined_names(names), kTableColumns)) {
+      print(line + "\n");
+    }
+  };
+  lines("copied beside it: ", companions.names);
+  lines("not copied: ", companions.left);
+}
+
+Json to_json(const Companions& companions) {
+  return {{"copied", json_of(companions.names)}, {"not_copied", json_of(companions.left)}};
 }
 
 std::string name_text(const std::string& name) { return printable(name, 4096); }

@@ -83,13 +83,15 @@ struct InPlaceFlag {
 // The bar, and notes on standard error, for a function of the library. `progress` must outlive it.
 Listener listener(Progress& progress);
 
-std::string threads_text(int count);                    // "1 thread", "2 threads"
-void print(const std::string& text);                    // to standard output
-void print_paragraph(const std::string& text);          // after a blank line, wrapped
-void print_written(const std::filesystem::path& path);  // a line
-std::string name_text(const std::string& name);         // of a tensor, for a table
-void print_note(const std::string& text);               // a line on standard error
-void print_json(const Json& document);                  // likewise, with a line end
+std::string threads_text(int count);            // "1 thread", "2 threads"
+void print(const std::string& text);            // to standard output
+void print_paragraph(const std::string& text);  // after a blank line, wrapped
+// Lines: where the result is, and what was copied beside it.
+void print_written(const std::filesystem::path& path, const Companions& companions);
+Json to_json(const Companions& companions);      // {"copied": [...], "not_copied": [...]}
+std::string name_text(const std::string& name);  // of a tensor, for a table
+void print_note(const std::string& text);        // a line on standard error
+void print_json(const Json& document);           // likewise, with a line end
 
 std::string percent(double fraction);      // "70.23%"
 std::string bytes_text(uint64_t bytes);    // "1.5 MB"

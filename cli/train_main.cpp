@@ -1,4 +1,6 @@
 // weft-train: the commands of weft that need libtorch. Called by weft, as `weft bench layer`.
+#include <re2/re2.h>
+
 #include "cli/command.h"
 #include "cli/shared.h"
 #include "cli/train_work.h"
@@ -10,6 +12,17 @@ namespace {
 std::unique_ptr<ModelToConvert> open_network(const ModelFlags& flags) {
   const NetworkOptions options{flags.folder, flags.weights, flags.data, flags.samples};
   return std::make_unique<NetworkToConvert>(options, print_note);
+}
+
+// Messages of libtorch are for programmers; the one that users can cause is about memory:
+// "DefaultCPUAllocator: can't allocate memory: you tried to allocate 17179869184 bytes."
+std::string explain_torch_error(const std::exception& error) {
+  const std::string what = error.what();
+  const RE2 memory("can't allocate memory|not enough memory"), size(R"(allocate (\d+) bytes)");
+  uint64_t bytes = 0;
+  if (!RE2::PartialMatch(what, memory)) return explain_error(error);
+  if (!RE2::PartialMatch(what, size, &bytes)) return "out of memory";
+  return fmt::format("out of memory: {} more were needed", bytes_text(bytes));
 }
 
 std::vector<CommandEntry> commands(int, char**) {
@@ -27,4 +40,6 @@ std::vector<CommandEntry> commands(int, char**) {
 }  // namespace
 }  // namespace weft::cli
 
-int main(int argc, char** argv) { return weft::cli::run_program(argc, argv, weft::cli::commands); }
+int main(int argc, char** argv) {
+  return weft::cli::run_program(argc, argv, weft::cli::commands, weft::cli::explain_torch_error);
+}

@@ -84,7 +84,12 @@ TEST(ConvertAuto, KeepFollowsTheZerosAndFewGroupsAreTooFull) {
   EXPECT_EQ(layer_row(sure, "a.weight")["pattern"], "7:8");
   write_raw(folder / "d", {raw("dense.weight", Dtype::kF32, {8, 8}, draw_values(64, 52))});
   expect_one_line(run({"convert", folder / "d", folder / "x", "--pattern", "auto"}), 1,
-                  {folder / "d", "no layer", "stays dense"});
+                  {folder / "d", "this file is dense", "no layer of 1 has more than 0.0% zeros",
+                   "density", "2:4"});
+  const Values some = {1, 0, 2, 0, 3, 4, 5, 6};
+  write_raw(folder / "s", {raw("some.weight", Dtype::kF32, {1, 8}, some)});
+  expect_one_line(run({"convert", folder / "s", folder / "x", "--pattern", "auto"}), 1,
+                  {folder / "s", "more than 25.0%, too few", "groups of 8 at confidence 0.95"});
 }
 
 TEST(ConvertAuto, AFixedPatternReportsWhatItBreaksAndWhatWasToBeExpected) {

@@ -245,7 +245,7 @@ TEST(ConvertReport, HasTheKeysThatWerePromised) {
         convert(in, folder / "o", "2:4", {"--method", method, "--calibration", inputs}).json();
     EXPECT_EQ(keys_of(report),
               (std::set<std::string>{"method", "support", "pattern", "transposable", "dry_run",
-                                     "layers", "norms_estimated", "skipped"}));
+                                     "layers", "companions", "norms_estimated", "skipped"}));
     EXPECT_EQ(report["method"], method);
     EXPECT_EQ(report["pattern"], "2:4");
     ASSERT_EQ(report["layers"].size(), 3u);
@@ -309,6 +309,46 @@ TEST(ConvertReport, ADryRunWritesNothingAndReportsTheSame) {
       }
     }
     EXPECT_EQ(dry["skipped"], wet["skipped"]);
+  }
+}
+
+TEST(Convert, SaysThatAMethodDoesNotUseTheCalibration) {
+  const ScratchFolder folder;
+  const CalibratedModel model;
+  const std::string in = model.write(folder), inputs = model.write_inputs(folder);
+  for (const std::string& method : method_names()) {
+    const bool uses = method != "magnitude" && method != "absorption";
+    const Outcome outcome =
+        convert(in, folder / "o", "2:4", {"--method", method, "--calibration", inputs});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    if (uses) {
+      EXPECT_EQ(outcome.err, "") << method;
+    } else {
+      EXPECT_TRUE(contains(outcome.err,
+                           "weft: the calibration is used for the report only: method " + method))
+          << outcome.err;
+      EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1);
+    }
+  }
+  // It chooses patterns here.
+  EXPECT_EQ(convert(in, folder / "o", "auto", {"--density", "0.5", "--calibration", inputs}).err,
+            "");
+}
+
+TEST(Convert, SaysThatInputsAreAllZero) {
+  const ScratchFolder folder;
+  CalibratedModel model;
+  model.fc_x.assign(model.fc_x.size(), 0.0);
+  const std::string in = model.write(folder), inputs = model.write_inputs(folder);
+  for (const std::string& method : method_names()) {
+    if (method == "magnitude" || method == "absorption") continue;
+    const Outcome outcome =
+        convert(in, folder / "o", "2:4", {"--method", method, "--calibration", inputs});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err,
+              "weft: the calibration inputs of 1 of 3 layers are all zero, first of 'fc.weight': "
+              "they say nothing about what pruning loses there\n");
+    EXPECT_EQ(run({"check", folder / "o"}).code, 0);
   }
 }
 

@@ -198,7 +198,10 @@ TEST_F(Refusals, WeightsThatAreNotNumbersOrNotPositiveDefinite) {
 }
 
 TEST_F(Refusals, WhatIsNotACheckpointToConvert) {
-  ASSERT_EQ(run({"pack", in_, folder_ / "packed", "--pattern", "2:4", "--by-magnitude"}).code, 0);
+  ASSERT_EQ(
+      run({"pack", in_, folder_ / "packed", "--pattern", "2:4", "--by-magnitude", "--any-size"})
+          .code,
+      0);
   expect_one_line(run({"convert", folder_ / "packed", folder_ / "out", "--pattern", "2:4"}), 1,
                   {folder_ / "packed", "packed", "weft unpack"});
   write_raw(folder_ / "ints", {RawTensor{"a.weight", Dtype::kI32, {2, 4}, std::string(32, 1)}});

@@ -40,7 +40,8 @@ TEST(Pack, UnpackGivesTheSameFile) {
     const std::string sparse = write_sparse_model(folder, pattern);
     for (const std::string values : {"same", "fp32"}) {
       const std::string packed = folder / "packed.safetensors", back = folder / "back.safetensors";
-      const Outcome outcome = run({"pack", sparse, packed, "--values", values, "--json"});
+      const Outcome outcome =
+          run({"pack", sparse, packed, "--any-size", "--values", values, "--json"});
       ASSERT_EQ(outcome.code, 0) << outcome.err;
       const Json report = outcome.json();
       EXPECT_EQ(report["tensors"].size(), 4u);  // fc1, conv, half, brain
@@ -81,10 +82,50 @@ TEST(Pack, ASparseFileShrinksToItsShare) {
   EXPECT_GT(share({"--pattern", "2:4"}), 0.5) << "packed wider than need be, but right";
 }
 
+// Sixteen rows are stored together, and indices take their share.
+TEST(Pack, LeavesAloneWhatWouldGrow) {
+  const ScratchFolder folder;
+  const std::string file = folder / "f";
+  write_file(file, {{"a.weight", Dtype::kF32, {32, 64}, gaussian(2048)},
+                    {"few_rows.weight", Dtype::kF32, {5, 64}, gaussian(320, 1)},
+                    {"enough_rows.weight", Dtype::kF32, {10, 64}, gaussian(640, 2)},
+                    {"half.weight", Dtype::kF16, {16, 64}, gaussian(1024, 3)}});
+  const auto pack = [&](const std::string& pattern, std::vector<std::string> flags) {
+    flags.insert(flags.begin(),
+                 {"pack", file, folder / "p", "--by-magnitude", "--pattern", pattern, "--json"});
+    return run(flags).json();
+  };
+  const auto left = [](const Json& report) {
+    std::set<std::string> names;
+    for (const Json& skipped : report["skipped"]) {
+      EXPECT_EQ(skipped["reason"], "larger when packed");
+      names.insert(skipped["name"].get<std::string>());
+    }
+    return names;
+  };
+  const Json half = pack("2:4", {});
+  EXPECT_EQ(left(half), std::set<std::string>{"few_rows.weight"});
+  for (const Json& row : half["tensors"]) EXPECT_LE(row["ratio"].get<double>(), 1.0) << row;
+  // By magnitude nothing is pruned that is not packed.
+  EXPECT_EQ(tensor_bytes_of(folder / "p", "few_rows.weight"),
+            tensor_bytes_of(file, "few_rows.weight"));
+  EXPECT_EQ(run({"check", folder / "p", "--json"}).json()["tensors"].size(), 3u);
+  EXPECT_EQ(left(pack("7:8", {})),
+            (std::set<std::string>{"few_rows.weight", "enough_rows.weight", "half.weight"}));
+  EXPECT_EQ(left(pack("7:8", {"--any-size"})), std::set<std::string>());
+  // Wider values are asked for, and are not growth.
+  EXPECT_EQ(left(pack("2:4", {"--values", "fp32"})), std::set<std::string>{"few_rows.weight"});
+  const Outcome told = run({"pack", file, folder / "p", "--pattern", "2:4", "--by-magnitude"});
+  EXPECT_TRUE(contains(told.out, "1 of 4 tensors left alone: larger when packed (1)")) << told.out;
+  expect_one_line(
+      run({"pack", file, folder / "q", "--pattern", "2:4", "--by-magnitude", "--include", "few"}),
+      1, {"no tensor to pack", "few_rows.weight", "larger when packed"});
+}
+
 TEST(Pack, Bf16ValuesAreRounded) {
   const ScratchFolder folder;
   const std::string sparse = write_sparse_model(folder, "2:4");
-  ASSERT_EQ(run({"pack", sparse, folder / "p", "--values", "bf16"}).code, 0);
+  ASSERT_EQ(run({"pack", sparse, folder / "p", "--any-size", "--values", "bf16"}).code, 0);
   ASSERT_EQ(run({"unpack", folder / "p", folder / "u"}).code, 0);
   std::vector<float> expected = floats_of(sparse, "fc1.weight");
   for (float& value : expected) value = bf16_to_float(float_to_bf16(value));
@@ -119,7 +160,8 @@ TEST(Pack, EveryBitOfAKeptWeightComesBack) {
   }
   for (const std::vector<std::string>& flags :
        {std::vector<std::string>{}, {"--values", "fp32"}, {"--format", "sparse-24-bitmask"}}) {
-    std::vector<std::string> args = {"pack", file, folder / "p", "--pattern", "2:4", "--json"};
+    std::vector<std::string> args = {"pack",      file,  folder / "p", "--any-size",
+                                     "--pattern", "2:4", "--json"};
     args.insert(args.end(), flags.begin(), flags.end());
     const Outcome outcome = run(args);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -134,10 +176,11 @@ TEST(Pack, NegativeZerosThatFindNoPlaceAreCounted) {
   const ScratchFolder folder;
   std::vector<float> weights = {1, -0.0f, 2, -0.0f, -0.0f, -0.0f, 3, 0};
   write_file(folder / "f", {{"a.weight", Dtype::kF32, {1, 8}, weights}});
-  const Outcome told = run({"pack", folder / "f", folder / "p", "--pattern", "2:4"});
+  const Outcome told = run({"pack", folder / "f", folder / "p", "--any-size", "--pattern", "2:4"});
   ASSERT_EQ(told.code, 0) << told.err;
   EXPECT_TRUE(contains(told.out, "3 negative zeros")) << told.out;
-  const Outcome outcome = run({"pack", folder / "f", folder / "p", "--pattern", "2:4", "--json"});
+  const Outcome outcome =
+      run({"pack", folder / "f", folder / "p", "--any-size", "--pattern", "2:4", "--json"});
   EXPECT_EQ(outcome.json()["tensors"][0]["negative_zeros_lost"], 3);
   ASSERT_EQ(run({"unpack", folder / "p", folder / "u"}).code, 0);
   weights = {1, 0, 2, 0, -0.0f, 0, 3, 0};
@@ -151,9 +194,9 @@ TEST(Pack, ByMagnitudeIsMaskThenPack) {
   for (const std::string pattern : {"2:4", "1:4x2", "5:7"}) {
     ASSERT_EQ(run({"mask", model, folder / "m", "--pattern", pattern, "--exclude", "double"}).code,
               0);
-    ASSERT_EQ(run({"pack", folder / "m", folder / "a"}).code, 0);
+    ASSERT_EQ(run({"pack", folder / "m", folder / "a", "--any-size"}).code, 0);
     const Outcome outcome =
-        run({"pack", model, folder / "b", "--pattern", pattern, "--by-magnitude"});
+        run({"pack", model, folder / "b", "--any-size", "--pattern", pattern, "--by-magnitude"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_TRUE(contents(folder / "a") == contents(folder / "b")) << pattern;
   }
@@ -163,8 +206,8 @@ TEST(Pack, NumberOfThreadsDoesNotMatter) {
   const ScratchFolder folder;
   const std::string model = write_model(folder);
   for (const std::string threads : {"1", "2", "3"}) {
-    ASSERT_EQ(run({"pack", model, folder / threads, "--pattern", "2:4", "--by-magnitude",
-                   "--threads", threads})
+    ASSERT_EQ(run({"pack", model, folder / threads, "--any-size", "--pattern", "2:4",
+                   "--by-magnitude", "--threads", threads})
                   .code,
               0);
     EXPECT_TRUE(contents(folder / threads) == contents(folder / "1"));
@@ -179,7 +222,7 @@ TEST(Pack, WithoutAPatternThePlanSays) {
                  "--transposable"})
                 .code,
             0);
-  const Outcome outcome = run({"pack", folder / "b", folder / "p", "--json"});
+  const Outcome outcome = run({"pack", folder / "b", folder / "p", "--any-size", "--json"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json report = outcome.json();
   ASSERT_EQ(report["tensors"].size(), 2u);
@@ -191,9 +234,11 @@ TEST(Pack, WithoutAPatternThePlanSays) {
   EXPECT_EQ((*row_of(checked.json(), "conv.weight"))["violations_out"], 0);
   EXPECT_EQ((*row_of(checked.json(), "fc1.weight"))["violations_out"], nullptr);
 
-  const Outcome one = run({"pack", folder / "b", folder / "p", "--exclude", "conv", "--json"});
+  const Outcome one =
+      run({"pack", folder / "b", folder / "p", "--any-size", "--exclude", "conv", "--json"});
   EXPECT_EQ(one.json()["tensors"].size(), 1u);
-  const Outcome none = run({"pack", folder / "b", folder / "q", "--format", "sparse-24-bitmask"});
+  const Outcome none =
+      run({"pack", folder / "b", folder / "q", "--any-size", "--format", "sparse-24-bitmask"});
   expect_one_line(none, 1, {"no tensor to pack"});
 
   // A plan in other words, and for tensors that are gone, is nobody's to rewrite.
@@ -201,7 +246,7 @@ TEST(Pack, WithoutAPatternThePlanSays) {
              {{"weft.sparsity",
                R"({ "version": 1, "tensors": {"a.weight": {"axis": "in", "pattern": "1:4"},)"
                R"( "gone": {"axis": "in", "pattern": "1:4"}}})"}});
-  ASSERT_EQ(run({"pack", folder / "f", folder / "p"}).code, 0);
+  ASSERT_EQ(run({"pack", folder / "f", folder / "p", "--any-size"}).code, 0);
   ASSERT_EQ(run({"unpack", folder / "p", folder / "u"}).code, 0);
   EXPECT_TRUE(contents(folder / "u") == contents(folder / "f"));
 
@@ -209,7 +254,8 @@ TEST(Pack, WithoutAPatternThePlanSays) {
              {{"a.weight", Dtype::kF32, {4, 4}, {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}}},
              {{"weft.sparsity",
                R"({"version":1,"tensors":{"a.weight":{"pattern":"1:4","axis":"out"}}})"}});
-  expect_one_line(run({"pack", folder / "out", folder / "q"}), 1, {"along outputs only"});
+  expect_one_line(run({"pack", folder / "out", folder / "q", "--any-size"}), 1,
+                  {"along outputs only"});
 }
 
 TEST(Pack, RefusesWhatIsNotSparse) {
@@ -219,14 +265,16 @@ TEST(Pack, RefusesWhatIsNotSparse) {
   write_file(folder / "f", {{"first.weight", Dtype::kF32, {4, 4}, std::vector<float>(16)},
                             {"a.weight", Dtype::kF32, {16, 8}, weights}});
   for (const std::string format : {"weft", "sparse-24-bitmask"}) {
-    expect_one_line(
-        run({"pack", folder / "f", folder / "p", "--pattern", "2:4", "--format", format}), 1,
-        {folder / "f", "'a.weight'", "[9, 7]", "2:4", "weft mask", "--by-magnitude"});
+    expect_one_line(run({"pack", folder / "f", folder / "p", "--any-size", "--pattern", "2:4",
+                         "--format", format}),
+                    1,
+                    {folder / "f", "'a.weight'", "[9, 7]", "2:4", "weft mask", "--by-magnitude"});
   }
   weights[0] = std::numeric_limits<float>::infinity();
   write_file(folder / "g", {{"a.weight", Dtype::kF32, {16, 8}, weights}});
-  expect_one_line(run({"pack", folder / "g", folder / "p", "--pattern", "2:4", "--by-magnitude"}),
-                  1, {"'a.weight'", "[0, 0]", "inf"});
+  expect_one_line(
+      run({"pack", folder / "g", folder / "p", "--any-size", "--pattern", "2:4", "--by-magnitude"}),
+      1, {"'a.weight'", "[0, 0]", "inf"});
   EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"f", "g"}));
 }
 
@@ -259,7 +307,7 @@ TEST(Pack, WhatIsPackedIsNotPackedAgain) {
   const std::string sparse = write_sparse_model(folder, "2:4");
   for (const std::string format : {"weft", "sparse-24-bitmask"}) {
     const std::string packed = folder / "p";
-    ASSERT_EQ(run({"pack", sparse, packed, "--format", format}).code, 0);
+    ASSERT_EQ(run({"pack", sparse, packed, "--any-size", "--format", format}).code, 0);
     for (const std::vector<std::string>& args :
          {std::vector<std::string>{"pack", packed, folder / "q", "--pattern", "2:4"},
           {"mask", packed, folder / "q", "--pattern", "2:4"},
@@ -276,10 +324,10 @@ TEST(Pack, ATakenNameIsAnError) {
   write_file(folder / "f", {{"a.weight", Dtype::kF32, {4, 4}, std::vector<float>(16)},
                             {"a.weight.weft_values", Dtype::kF32, {1}, {1}},
                             {"a.shape", Dtype::kF32, {1}, {1}}});
-  expect_one_line(run({"pack", folder / "f", folder / "p", "--pattern", "2:4"}), 1,
+  expect_one_line(run({"pack", folder / "f", folder / "p", "--any-size", "--pattern", "2:4"}), 1,
                   {"a.weight.weft_values"});
-  expect_one_line(run({"pack", folder / "f", folder / "p", "--pattern", "2:4", "--format",
-                       "sparse-24-bitmask"}),
+  expect_one_line(run({"pack", folder / "f", folder / "p", "--any-size", "--pattern", "2:4",
+                       "--format", "sparse-24-bitmask"}),
                   1, {"a.shape"});
   EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"f"});
 }
@@ -292,7 +340,7 @@ TEST(Pack, EmptyTensorsAndOddShapes) {
                             {"d.weight", Dtype::kF32, {1, 1}, {7}},
                             {"e.weight", Dtype::kF32, {1, 3, 1, 2}, {1, 0, 0, 2, 3, 4}},
                             {"f.weight", Dtype::kBf16, {3, 0, 2, 2}, {}}});
-  ASSERT_EQ(run({"pack", folder / "f", folder / "p", "--pattern", "2:4"}).code, 0);
+  ASSERT_EQ(run({"pack", folder / "f", folder / "p", "--any-size", "--pattern", "2:4"}).code, 0);
   ASSERT_EQ(run({"unpack", folder / "p", folder / "u"}).code, 0);
   EXPECT_TRUE(contents(folder / "u") == contents(folder / "f"));
   EXPECT_EQ(run({"check", folder / "p"}).code, 0);
@@ -310,7 +358,8 @@ TEST(Pack, ShardedInShardedOut) {
       R"("b.weight": "m-2.safetensors", "b.bias": "m-2.safetensors"}})");
   ASSERT_EQ(run({"mask", folder / "in", folder / "sparse", "--pattern", "2:4"}).code, 0);
   for (const std::string format : {"weft", "sparse-24-bitmask"}) {
-    const Outcome outcome = run({"pack", folder / "sparse", folder / "packed", "--format", format});
+    const Outcome outcome =
+        run({"pack", folder / "sparse", folder / "packed", "--any-size", "--format", format});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     const Json index =
         Json::parse(contents(folder / "packed/m.safetensors.index.json"), "the index");
@@ -330,7 +379,7 @@ TEST(Pack, ShardedInShardedOut) {
 TEST(Pack, InfoAndCheckSeeThePackedTensors) {
   const ScratchFolder folder;
   const std::string sparse = write_sparse_model(folder, "2:4"), packed = folder / "p";
-  ASSERT_EQ(run({"pack", sparse, packed}).code, 0);
+  ASSERT_EQ(run({"pack", sparse, packed, "--any-size"}).code, 0);
   const Json info = run({"info", packed, "--json"}).json();
   const Json& row = *row_of(info, "fc1.weight");
   EXPECT_EQ(row["packed"], "2:4");
@@ -343,7 +392,7 @@ TEST(Pack, InfoAndCheckSeeThePackedTensors) {
 
   // Without a plan, what is packed is checked by the pattern it is packed with.
   write_file(folder / "f", {{"a.weight", Dtype::kF32, {1, 4}, {1, 0, 0, 2}}});
-  ASSERT_EQ(run({"pack", folder / "f", packed, "--pattern", "3:4"}).code, 0);
+  ASSERT_EQ(run({"pack", folder / "f", packed, "--any-size", "--pattern", "3:4"}).code, 0);
   const Outcome checked = run({"check", packed, "--json"});
   EXPECT_EQ(checked.code, 0) << checked.err;
   EXPECT_EQ(checked.json()["pattern"], "3:4");
@@ -353,7 +402,7 @@ TEST(Pack, InfoAndCheckSeeThePackedTensors) {
 TEST(Unpack, ABrokenFileLeavesNothingBehind) {
   const ScratchFolder folder;
   const std::string sparse = write_sparse_model(folder, "2:4"), packed = folder / "p";
-  ASSERT_EQ(run({"pack", sparse, packed}).code, 0);
+  ASSERT_EQ(run({"pack", sparse, packed, "--any-size"}).code, 0);
   std::string bytes = contents(packed);
   bytes.back() = '\xff';  // an index of the last tensor
   put(packed, bytes);

@@ -123,8 +123,9 @@ TEST(Transposed, CheckNamesTheWeightThatIsOneTooManyByItsPlaceInTheFile) {
   const Json tensor = outcome.json()["tensors"][0];
   EXPECT_EQ(tensor["violations_in"], 1);
   EXPECT_EQ(tensor["first_violation"]["index"], (Json{7, 2}));
-  expect_one_line(run({"pack", file, folder / "p", "--pattern", "2:4", "--transposed", "fc"}), 1,
-                  {"weight [7, 2] is one more than 2:4 allows"});
+  expect_one_line(
+      run({"pack", "--any-size", file, folder / "p", "--pattern", "2:4", "--transposed", "fc"}), 1,
+      {"weight [7, 2] is one more than 2:4 allows"});
 }
 
 // mask -> check -> pack -> check -> unpack -> convert, the flag given once.

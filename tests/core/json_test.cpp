@@ -63,13 +63,29 @@ TEST(Json, WhatIsNotStrictlyJsonIsRefused) {
   };
   EXPECT_TRUE(Json::parse_or_null("{").is_null());
   EXPECT_EQ(Json::parse_or_null("[1]"), Json{1});
-  EXPECT_TRUE(contains(refused("{"), "file: not valid JSON: "));
-  EXPECT_TRUE(contains(refused("[1] 2"), "file: not valid JSON: "));
-  EXPECT_TRUE(contains(refused("\"\xff\""), "UTF-8"));
   EXPECT_EQ(refused(std::string_view("[]\0", 3)), "file: not valid JSON: it has a NUL byte");
   EXPECT_EQ(refused(R"([{"a": 1, "a": 2}])"), "file: name 'a' appears twice");
   EXPECT_EQ(refused(std::string(17, '[') + std::string(17, ']')), "file: nested more than 16 deep");
   EXPECT_EQ(refused(std::string(16, '[') + std::string(16, ']')), "(no Error)");
+}
+
+TEST(Json, WhatIsWrongIsSaidInWordsWithThePlace) {
+  const auto refused = [](std::string_view text) {
+    return message_of([&] { Json::parse(text, "file"); });
+  };
+  const std::string wrong = "file: not valid JSON: ";
+  EXPECT_EQ(refused(""), wrong + "it ends too early, at byte 0");
+  EXPECT_EQ(refused("{"), wrong + "it ends too early, at byte 1");
+  EXPECT_EQ(refused("[\"abc"), wrong + "it ends too early, at byte 5");
+  EXPECT_EQ(refused("[1] 2"), wrong + "'2' is not expected, at byte 4 (line 1, column 5)");
+  EXPECT_EQ(refused("[1,\n 2,]"), wrong + "']' is not expected, at byte 7 (line 2, column 4)");
+  EXPECT_EQ(refused("[nul]"), wrong + "']' is not expected, at byte 4 (line 1, column 5)");
+  EXPECT_EQ(refused("[1e999]"), wrong + "the number 1e999 at byte 5 is too large");
+  EXPECT_EQ(refused("\"\xff\""), wrong + "text that is not UTF-8, at byte 1 (line 1, column 2)");
+  EXPECT_EQ(refused("[\"\xff\"]"), wrong + "text that is not UTF-8, at byte 2 (line 1, column 3)");
+  EXPECT_EQ(refused("{\"a\": é}"), wrong + "'é' is not expected, at byte 6 (line 1, column 7)");
+  EXPECT_EQ(refused("\"\xc3\""), wrong + "text that is not UTF-8, at byte 2 (line 1, column 3)");
+  EXPECT_EQ(refused("\"a\nb\""), wrong + "a control character, at byte 2 (line 1, column 3)");
 }
 
 TEST(Json, TextThatIsNotUtf8IsRefusedOrReplaced) {

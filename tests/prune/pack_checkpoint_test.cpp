@@ -29,11 +29,12 @@ TEST(PackCheckpoint, WritesWhatTheCommandLineWritesAndComesBack) {
   PackOptions options;
   options.in = mask.out.path;
   options.out.path = folder / "library.safetensors";
+  options.any_size = true;
   Heard heard;
   const PackReport report = pack_checkpoint(options, heard.listener());
   heard.expect_all(kModelBytes);
   const std::string cli = folder / "cli.safetensors";
-  expect_succeeds({"pack", options.in, cli});
+  expect_succeeds({"pack", options.in, cli, "--any-size"});
   expect_same_file(options.out.path, cli);
 
   EXPECT_EQ(report.format, PackedFormat::kWeft);
@@ -79,6 +80,7 @@ TEST(PackCheckpoint, PrunesByMagnitudeAsMaskDoes) {
   options.out.path = folder / "library.safetensors";
   options.pattern = Pattern(2, 4);
   options.values = Dtype::kBf16;
+  options.any_size = true;
   EXPECT_THROW(pack_checkpoint(options), NotSparseError);
   options.by_magnitude = true;
   const PackReport report = pack_checkpoint(options);
@@ -86,8 +88,8 @@ TEST(PackCheckpoint, PrunesByMagnitudeAsMaskDoes) {
   EXPECT_EQ(report.tensors[2].info.name, "half.weight");
   EXPECT_EQ(report.tensors[2].values, Dtype::kF16);
   const std::string cli = folder / "cli.safetensors";
-  expect_succeeds(
-      {"pack", options.in, cli, "--pattern", "2:4", "--values", "bf16", "--by-magnitude"});
+  expect_succeeds({"pack", options.in, cli, "--pattern", "2:4", "--values", "bf16",
+                   "--by-magnitude", "--any-size"});
   expect_same_file(options.out.path, cli);
 
   options.values.reset();

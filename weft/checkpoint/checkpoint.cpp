@@ -89,7 +89,11 @@ std::string index_text(const CheckpointLayout& layout, const std::vector<std::st
 Checkpoint Checkpoint::open(const fs::path& path) {
   Checkpoint checkpoint;
   std::error_code failure;
-  const fs::path file = fs::is_directory(path, failure) ? entry_of_folder(path) : path;
+  fs::path file = path;
+  if (fs::is_directory(path, failure)) {
+    checkpoint.folder_ = path;
+    file = entry_of_folder(path);
+  }
   if (file.string().ends_with(kIndexEnding)) {
     checkpoint.read_index(file);
   } else {
@@ -223,36 +227,24 @@ std::vector<fs::path> output_files(const fs::path& target, const CheckpointLayou
 }
 
 CheckpointWriter::CheckpointWriter(const fs::path& target, const Checkpoint& like,
-                                   const Sparsity& sparsity, const std::vector<KeptFiles>& kept)
-    : CheckpointWriter(target, with_sparsity(like.layout(), sparsity), kept) {}
+                                   const Sparsity& sparsity, const std::vector<KeptFiles>& kept,
+                                   const Companions& companions)
+    : CheckpointWriter(target, with_sparsity(like.layout(), sparsity), kept, companions) {}
 
 CheckpointWriter::CheckpointWriter(const fs::path& target, const CheckpointLayout& layout,
-                                   const std::vector<KeptFiles>& kept)
+                                   const std::vector<KeptFiles>& kept, const Companions& companions)
     : layout_(layout), targets_(output_files(target, layout, kept)) {
-  if (layout.index) {
-    const fs::path folder = targets_.front().parent_path();
-    std::error_code failure;
-    if (!folder.empty() && fs::create_directory(folder, failure)) {
-      made_folder_.path = folder;
-      made_folder_.unfinished = UnfinishedPath(folder);
-    }
-    WEFT_CHECK(!failure, "{}: cannot make the folder: {}", folder.string(), failure.message());
+  const fs::path folder = targets_.front().parent_path();
+  const bool in_folder = layout.index || !companions.folder.empty();
+  if (in_folder && !folder.empty()) folder_ = NewFolder(folder);
+  if (!companions.folder.empty()) {
+    companions_ = std::make_unique<CompanionCopies>(companions, folder.empty() ? "." : folder);
   }
   for (size_t i = 0; i < layout.shards.size(); ++i) {
     const ShardLayout& shard = layout.shards[i];
     shards_.push_back(std::make_unique<SafetensorsWriter>(targets_[i + (layout.index ? 1 : 0)],
                                                           shard.tensors, shard.metadata));
   }
-}
-
-CheckpointWriter::MadeFolder::~MadeFolder() {
-  std::error_code ignored;
-  if (!path.empty()) fs::remove(path, ignored);
-}
-
-void CheckpointWriter::MadeFolder::keep() {
-  path.clear();
-  unfinished = {};
 }
 
 void CheckpointWriter::write(const ShardedTensor& tensor, uint64_t offset,
@@ -275,7 +267,9 @@ void CheckpointWriter::sync() {
 }
 
 void CheckpointWriter::commit() {
+  if (companions_) companions_->write();
   sync();
+  if (companions_) companions_->commit();
   if (layout_.index) {
     std::vector<NewShard> shards;
     for (size_t i = 0; i < shards_.size(); ++i) {
@@ -286,7 +280,8 @@ void CheckpointWriter::commit() {
   } else {
     for (const auto& shard : shards_) shard->commit();
   }
-  made_folder_.keep();
+  if (companions_) companions_->keep();
+  folder_.keep();
 }
 
 }  // namespace weft

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/checkpoint/companions.h"
 #include "weft/checkpoint/safetensors.h"
 #include "weft/checkpoint/sparsity.h"
 #include "weft/core/atomic_file.h"
@@ -55,6 +56,8 @@ class Checkpoint {
   static Checkpoint open(const std::filesystem::path& path);
 
   bool sharded() const { return index_.has_value(); }
+  // The folder that was opened; empty if a file was named.
+  const std::filesystem::path& folder() const { return folder_; }
   size_t shard_count() const { return shards_.size(); }
   const SafetensorsReader& shard(size_t i) const { return shards_[i]; }
 
@@ -87,6 +90,7 @@ class Checkpoint {
   void add_shard(const std::filesystem::path& path);
   void read_index(const std::filesystem::path& path);
 
+  std::filesystem::path folder_;
   std::optional<Index> index_;
   std::vector<SafetensorsReader> shards_;
   std::vector<ShardedTensor> tensors_;
@@ -128,11 +132,14 @@ std::vector<std::filesystem::path> output_files(const std::filesystem::path& tar
 // it among the files to be kept.
 class CheckpointWriter {
  public:
-  // output_files() is checked first.
+  // output_files() is checked first. companions: copied into the folder of the target, which is
+  // made if need be; they appear just before the weights, so that a folder without weights is what a
+  // killed program can leave, and not weights that nothing describes.
   CheckpointWriter(const std::filesystem::path& target, const CheckpointLayout& layout,
-                   const std::vector<KeptFiles>& kept = {});
+                   const std::vector<KeptFiles>& kept = {}, const Companions& companions = {});
   CheckpointWriter(const std::filesystem::path& target, const Checkpoint& like,
-                   const Sparsity& sparsity, const std::vector<KeptFiles>& kept = {});
+                   const Sparsity& sparsity, const std::vector<KeptFiles>& kept = {},
+                   const Companions& companions = {});
 
   // Of the tensor only its name and shard count.
   void write(const ShardedTensor& tensor, uint64_t offset, std::span<const std::byte> bytes);
@@ -146,21 +153,11 @@ class CheckpointWriter {
   void commit();
 
  private:
-  // Removed again unless committed, also by remove_unfinished_files(). A member before the shards,
-  // so that it goes after their temporary files, and also when the constructor throws.
-  struct MadeFolder {
-    MadeFolder() = default;
-    MadeFolder(const MadeFolder&) = delete;
-    MadeFolder& operator=(const MadeFolder&) = delete;
-    ~MadeFolder();
-    void keep();
-    std::filesystem::path path;
-    UnfinishedPath unfinished;
-  };
-
   CheckpointLayout layout_;
   std::vector<std::filesystem::path> targets_;
-  MadeFolder made_folder_;
+  // Before the files in it, so that it goes after them, and also when the constructor throws.
+  NewFolder folder_;
+  std::unique_ptr<CompanionCopies> companions_;
   std::vector<std::unique_ptr<SafetensorsWriter>> shards_;
 };
 

@@ -153,6 +153,32 @@ UnfinishedPath& UnfinishedPath::operator=(UnfinishedPath&& other) noexcept {
   return *this;
 }
 
+NewFolder::NewFolder(const fs::path& path) {
+  std::error_code failure;
+  if (fs::create_directory(path, failure)) {
+    path_ = path;
+    unfinished_ = UnfinishedPath(path);
+  }
+  WEFT_CHECK(!failure && fs::is_directory(path, failure), "{}: cannot make the folder: {}",
+             path.string(), failure ? failure.message() : "a file of that name exists");
+}
+
+NewFolder::~NewFolder() {
+  std::error_code ignored;
+  if (!path_.empty()) fs::remove(path_, ignored);
+}
+
+NewFolder& NewFolder::operator=(NewFolder&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(unfinished_, other.unfinished_);
+  return *this;
+}
+
+void NewFolder::keep() {
+  path_.clear();
+  unfinished_ = {};
+}
+
 AtomicFile::AtomicFile(const fs::path& target) : target_(resolve(target)) {
   struct stat status {};
   // lstat: what is still a link after resolve() leads nowhere, and would itself be replaced.
@@ -237,7 +263,9 @@ void remove_unfinished_files() noexcept {
   const int before = errno;  // that of whatever the signal interrupted
   removals.fetch_add(1);
   for_each_ready([](const char* path) { ::unlink(path); });
-  for_each_ready([](const char* path) { ::rmdir(path); });
+  for (int depth = 0; depth < 2; ++depth) {  // a folder may be in a new folder itself
+    for_each_ready([](const char* path) { ::rmdir(path); });
+  }
   removals.fetch_sub(1);
   errno = before;
 }

@@ -34,6 +34,23 @@ class UnfinishedPath {
   int slot_ = -1;
 };
 
+// A folder that is made if it is not there. One that was made is removed again, if it is empty then,
+// unless keep() is called; also when a signal ends the program.
+class NewFolder {
+ public:
+  NewFolder() = default;  // none
+  explicit NewFolder(const std::filesystem::path& path);
+  ~NewFolder();
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(NewFolder&& other) noexcept;
+
+  void keep();
+
+ private:
+  std::filesystem::path path_;  // empty: nothing to remove
+  UnfinishedPath unfinished_;
+};
+
 class AtomicFile {
  public:
   // The folder must exist; an existing target must be a regular file (it is replaced by commit).

@@ -1,6 +1,7 @@
 #include "weft/core/json.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <unordered_set>
@@ -14,7 +15,8 @@ namespace {
 // Passes on what nlohmann's parser finds.
 class Forwarder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  Forwarder(const std::string& subject, JsonEvents& events) : subject_(subject), events_(events) {}
+  Forwarder(std::string_view text, const std::string& subject, JsonEvents& events)
+      : text_(text), subject_(subject), events_(events) {}
 
   bool null() override { return events_.null(), true; }
   bool boolean(bool value) override { return events_.boolean(value), true; }
@@ -30,11 +32,37 @@ class Forwarder : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(size_t) override { return events_.begin_list(), true; }
   bool end_array() override { return events_.end_list(), true; }
   bool binary(binary_t&) override { return false; }  // there is none in text
-  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
-    throw Error(fmt::format("{} not valid JSON: {}", subject_, printable(error.what(), 300)));
+  // read: how many bytes were, the one that is wrong included; token: what they end in.
+  bool parse_error(size_t read, const std::string& token,
+                   const nlohmann::json::exception& error) override {
+    const bool too_large = dynamic_cast<const nlohmann::json::out_of_range*>(&error) != nullptr;
+    throw Error(fmt::format("{} not valid JSON: {}", subject_, problem_at(read, token, too_large)));
   }
 
  private:
+  std::string problem_at(size_t read, const std::string& token, bool too_large) const {
+    const size_t at = read == 0 ? 0 : read - 1;
+    if (at >= text_.size()) return fmt::format("it ends too early, at byte {}", text_.size());
+    if (too_large)
+      return fmt::format("the number {} at byte {} is too large", printable(token), at);
+    const size_t line_begin = text_.substr(0, at).rfind('\n') + 1;
+    const auto line = 1 + std::ranges::count(text_.substr(0, at), '\n');
+    const std::string place =
+        fmt::format("at byte {} (line {}, column {})", at, line, at - line_begin + 1);
+    if (is_not_utf8(at)) return "text that is not UTF-8, " + place;
+    if (static_cast<unsigned char>(text_[at]) < 0x20) return "a control character, " + place;
+    const std::string_view letter = text_.substr(at, utf8_length(text_.substr(at)));
+    return fmt::format("'{}' is not expected, {}", printable(letter), place);
+  }
+
+  // Whether the byte, or the letter that it should have continued, is ill-formed.
+  bool is_not_utf8(size_t at) const {
+    const auto is_ascii = [&](size_t i) { return static_cast<unsigned char>(text_[i]) < 0x80; };
+    if (is_ascii(at)) return at > 0 && !is_ascii(at - 1);
+    return utf8_length(text_.substr(at)) == 0;
+  }
+
+  std::string_view text_;
   const std::string& subject_;
   JsonEvents& events_;
 };
@@ -111,7 +139,7 @@ void read_json(std::string_view text, const std::string& subject, JsonEvents& ev
   // The parser takes a NUL for the end of the text and would ignore the rest.
   WEFT_CHECK(text.find('\0') == std::string_view::npos, "{} not valid JSON: it has a NUL byte",
              subject);
-  Forwarder forwarder(subject, events);
+  Forwarder forwarder(text, subject, events);
   nlohmann::json::sax_parse(text.begin(), text.end(), &forwarder);
 }
 

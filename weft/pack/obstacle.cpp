@@ -10,6 +10,7 @@ std::string obstacle_text(PackObstacle obstacle, const TensorInfo& tensor,
     case PackObstacle::kDtype:
       return fmt::format("dtype {}: accepted are F32, F16 and BF16", dtype_name(tensor.dtype));
     case PackObstacle::kAlongOutputs: return "sparse along outputs only";
+    case PackObstacle::kGrows: return "larger when packed";
     case PackObstacle::kNotTwoOfFour:
       return fmt::format("{} is not 2:4", promised ? promised->str() : "the pattern");
     case PackObstacle::kTransposed: return "stored [ins, outs], which the format cannot record";

@@ -13,6 +13,7 @@ namespace weft {
 enum class PackObstacle : uint8_t {
   kDtype,         // weft: packed are F32, F16 and BF16
   kAlongOutputs,  // the file promises a pattern along outputs only
+  kGrows,         // packed it would be larger: few rows, or a pattern that keeps much
   // sparse-24-bitmask:
   kNotTwoOfFour,  // the file promises another pattern
   kTransposed,

@@ -101,6 +101,9 @@ bool can_store(Dtype weights, Dtype values);
 // Why a selected tensor cannot be packed in this format, or nothing.
 std::optional<PackObstacle> packing_obstacle(const StoredWeight& weight, PackedFormat format);
 
+// Of the tensors that are stored for one. tensor: as it is stored.
+uint64_t packed_bytes(const TensorInfo& tensor, const PackChoice& choice, PackedFormat format);
+
 // The layout of a checkpoint with these tensors packed. `pruned`: promises for tensors that are
 // made sparse on the way; without one for any of its tensors, a file keeps its weft.sparsity as it
 // is. Throws Error if a name is taken, or if the checkpoint is packed already.

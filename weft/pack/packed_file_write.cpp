@@ -96,6 +96,39 @@ std::optional<PackObstacle> packing_obstacle(const StoredWeight& weight, PackedF
   return PackObstacle::kDtype;
 }
 
+namespace {
+
+PackedEntry entry_of(const TensorInfo& tensor, const PackChoice& choice) {
+  PackedEntry entry{choice.pattern, tensor.dtype, tensor.shape, 0, choice.transposed};
+  entry.index_bits = packed_header_of(entry.dims(), choice.pattern, Precision::kFp32).index_bits;
+  return entry;
+}
+
+// What is stored for a tensor: values, and in the end, so that all others are aligned to their
+// elements, parts of single bytes.
+struct PackedParts {
+  std::vector<TensorInfo> values;
+  TensorInfo bytes;
+};
+PackedParts packed_parts(const TensorInfo& tensor, const PackChoice& choice, PackedFormat format) {
+  if (format == PackedFormat::kBitmask24) {
+    const std::vector<TensorInfo> parts = bitmask24_tensors(tensor);
+    return {{parts[0], parts[1]}, parts[2]};
+  }
+  const PackHeader header =
+      packed_header_of(entry_of(tensor, choice).dims(), choice.pattern, Precision::kFp32);
+  return {{values_info(tensor.name, header, choice.values)}, indices_info(tensor.name, header)};
+}
+
+}  // namespace
+
+uint64_t packed_bytes(const TensorInfo& tensor, const PackChoice& choice, PackedFormat format) {
+  const PackedParts parts = packed_parts(tensor, choice, format);
+  uint64_t bytes = tensor_bytes(parts.bytes.dtype, parts.bytes.shape);
+  for (const TensorInfo& part : parts.values) bytes += tensor_bytes(part.dtype, part.shape);
+  return bytes;
+}
+
 CheckpointLayout packed_layout(const Checkpoint& checkpoint,
                                const std::map<std::string, PackChoice>& chosen, PackedFormat format,
                                const Sparsity& pruned) {
@@ -120,20 +153,11 @@ CheckpointLayout packed_layout(const Checkpoint& checkpoint,
         shard.tensors.push_back(tensor);
         continue;
       }
-      // Parts of single bytes go last, so that all others are aligned to their elements.
-      if (format == PackedFormat::kBitmask24) {
-        const std::vector<TensorInfo> parts = bitmask24_tensors(tensor);
-        shard.tensors.insert(shard.tensors.end(), {parts[0], parts[1]});
-        last.push_back(parts[2]);
-      } else {
-        PackedEntry entry{choice->second.pattern, tensor.dtype, tensor.shape, 0,
-                          choice->second.transposed};
-        const PackHeader header =
-            packed_header_of(entry.dims(), choice->second.pattern, Precision::kFp32);
-        entry.index_bits = header.index_bits;
-        shard.tensors.push_back(values_info(tensor.name, header, choice->second.values));
-        last.push_back(indices_info(tensor.name, header));
-        entries.emplace(tensor.name, std::move(entry));
+      PackedParts parts = packed_parts(tensor, choice->second, format);
+      shard.tensors.insert(shard.tensors.end(), parts.values.begin(), parts.values.end());
+      last.push_back(std::move(parts.bytes));
+      if (format == PackedFormat::kWeft) {
+        entries.emplace(tensor.name, entry_of(tensor, choice->second));
       }
     }
     shard.tensors.insert(shard.tensors.end(), last.begin(), last.end());

@@ -22,6 +22,8 @@ double seconds_since(std::chrono::steady_clock::time_point begun) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 
+bool is_zero(double value) { return value == 0.0; }
+
 // How many of the input's groups fit already. nonzero: of the whole layer.
 void count_input(const Mask& nonzero, const LayerToConvert& layer, LayerOutcome& outcome) {
   outcome.groups = count_groups_in(nonzero, layer.shape, layer.pattern);
@@ -166,11 +168,11 @@ Conversion::Conversion(const Checkpoint& checkpoint, const Selection& selection,
 void Conversion::select(const Selection& selection) {
   for (const ShardedTensor& tensor : checkpoint_.tensors()) {
     if (const auto left = options_.leave.find(tensor.info.name); left != options_.leave.end()) {
-      left_out_.push_back({tensor.info, left->second.reason, {}, left->second.detail});
+      left_out_.push_back({tensor.info, left->second.reason, {}, left->second.detail, 0.0});
       continue;
     }
     if (const auto found = selection.left_alone(tensor.info)) {
-      left_out_.push_back({tensor.info, NotConverted::kNotSelected, *found, ""});
+      left_out_.push_back({tensor.info, NotConverted::kNotSelected, *found, "", 0.0});
       continue;
     }
     LayerToConvert layer;
@@ -178,7 +180,7 @@ void Conversion::select(const Selection& selection) {
     layer.layer = calibration_name(tensor.info.name);
     layer.shape = layer.weight.shape();
     if (layer.shape.outs == 0 || layer.shape.cols() == 0) {
-      left_out_.push_back({tensor.info, NotConverted::kEmpty, {}, ""});
+      left_out_.push_back({tensor.info, NotConverted::kEmpty, {}, "", 0.0});
       continue;
     }
     if (options_.pattern) layer.pattern = *options_.pattern;
@@ -201,7 +203,8 @@ void Conversion::choose_patterns(const std::function<void(uint64_t)>& progress) 
   options_.density ? choose_by_density(progress) : choose_by_zeros(progress);
   std::erase_if(layers_, [&](const LayerToConvert& layer) {
     if (layer.pattern.keep() < layer.pattern.group()) return false;
-    left_out_.push_back({layer.weight.tensor.info, NotConverted::kKeptDense, {}, layer.why});
+    left_out_.push_back(
+        {layer.weight.tensor.info, NotConverted::kKeptDense, {}, layer.why, layer.zeros});
     return true;
   });
 }
@@ -219,6 +222,7 @@ void Conversion::choose_by_zeros(const std::function<void(uint64_t)>& progress) 
     zeros /= static_cast<double>(layer.shape.outs * layer.shape.cols());
     const int keep = keep_for_zeros(group, zeros, options_.confidence);
     layer.pattern = Pattern(keep, group);
+    layer.zeros = zeros;
     layer.why = fmt::format("{:.1f}% zeros: {:.1f}% of groups have at most {} of {}", 100 * zeros,
                             100 * chance_to_fit(group, keep, zeros), keep, group);
     if (keep > 1) {
@@ -338,6 +342,8 @@ LayerOutcome Conversion::solve(const LayerToConvert& layer) const {
   count_input(nonzeros(weights.data(), layer.shape.outs, layer.shape.cols()), layer, outcome);
   Gram inputs;
   if (inputs_ != nullptr) inputs = inputs_->gram(layer.layer, layer.shape);
+  outcome.blind = inputs_ != nullptr && std::ranges::all_of(inputs.second, is_zero);
+  if (outcome.blind) outcome.notes.emplace_back("its calibration inputs are all zero");
   MeanTaker taker;
   if (layer.bias || layer.norm) taker = mean_taker(checkpoint_, layer, weights, inputs);
   if (!taker.note.empty()) outcome.notes.push_back(taker.note);

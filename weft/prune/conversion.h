@@ -67,7 +67,8 @@ struct LayerToConvert {
   std::string layer;  // "blocks.0.fc1"
   WeightShape shape;
   Pattern pattern{2, 4};
-  std::string why;  // the pattern is what it is; empty if the user said so
+  std::string why;     // the pattern is what it is; empty if the user said so
+  double zeros = 0.0;  // share of its weights, if the pattern was chosen by it
   // Absorbs the change of the mean, for methods that compensate it: at most one of the two.
   std::optional<ShardedTensor> bias;
   std::optional<NormAfter> norm;
@@ -78,6 +79,7 @@ struct LayerLeftOut {
   NotConverted reason = NotConverted::kNotSelected;
   std::optional<LeftAlone> left_alone;  // of kNotSelected
   std::string detail;                   // of kNoProduct and kKeptDense, in words
+  double zeros = 0.0;                   // of kKeptDense: the share of its weights that are zero
 };
 // Fit to follow "skipped: ".
 std::string reason_text(const LayerLeftOut& left_out);
@@ -94,6 +96,7 @@ struct LayerOutcome {
   GroupCount groups;                 // of the input: those with more than `keep` non-zeros violate
   double expected_violations = 0.0;  // share of groups, by the binomial rule
   std::optional<LeastSquaresReport> solver;
+  bool blind = false;              // its calibration inputs are all zero
   std::vector<std::string> notes;  // what a user should know
   // New values, all at once, in the order of the file: weights, and what took the change of the
   // mean. Empty where the layer was streamed.

@@ -1,5 +1,8 @@
 #include "weft/prune/convert_checkpoint.h"
 
+#include <algorithm>
+
+#include "weft/core/text.h"
 #include "weft/pack/packed_file.h"
 #include "weft/prune/tensor_values.h"
 
@@ -29,6 +32,8 @@ class CheckpointConverter {
     WEFT_CHECK(!conversion.layers().empty(), "{}: no layer to convert: {}", options_.in.string(),
                nothing_left());
     convert_all(conversion, advance);
+    note_idle_inputs();
+    note_blind_layers();
     return std::move(report_);
   }
 
@@ -41,6 +46,7 @@ class CheckpointConverter {
     if (file_) output_.kept.push_back({"the calibration", file_->paths()});
     output_files(output_.path, layout, output_.kept);
     report_.out = output_.path;
+    report_.companions = output_.companions;
     if (!options_.open_model) return;
     model_ = options_.open_model();
     settings_.leave = model_->not_converted(options_.sparse_ends);
@@ -52,17 +58,61 @@ class CheckpointConverter {
            !model_->norm_tensors().empty();
   }
 
+  void note(const std::string& text) const {
+    if (listener_.note) listener_.note(text);
+  }
+
+  void note_idle_inputs() const {
+    const bool chooses = !settings_.pattern && settings_.density;
+    if (!file_ || settings_.method.needs_inputs() || chooses) return;
+    note(
+        fmt::format("the calibration is used for the report only: method {} converts without "
+                    "inputs (wanda, sparsegpt and adaprune use them)",
+                    settings_.method.name));
+  }
+
+  void note_blind_layers() const {
+    const auto blind = std::ranges::count_if(report_.layers, &LayerOutcome::blind);
+    if (blind == 0) return;
+    const auto first = std::ranges::find_if(report_.layers, &LayerOutcome::blind);
+    note(
+        fmt::format("the calibration inputs of {} of {} layers are all zero, first of '{}': they "
+                    "say nothing about what pruning loses there",
+                    blind, report_.layers.size(), printable(first->name)));
+  }
+
   std::string nothing_left() const {
+    if (const std::string dense = all_kept_dense(); !dense.empty()) return dense;
     if (report_.left_out.empty()) return nothing_selected({});
     const LayerLeftOut& first = report_.left_out.front();
     return nothing_selected(first.info.name, reason_text(first));
+  }
+
+  // Why patterns that are chosen by zeros leave nothing to convert; empty if they do not.
+  std::string all_kept_dense() const {
+    size_t layers = 0;
+    double most = 0.0;
+    for (const LayerLeftOut& one : report_.left_out) {
+      if (one.reason != NotConverted::kKeptDense) continue;
+      ++layers;
+      most = std::max(most, one.zeros);
+    }
+    if (layers == 0 || settings_.density) return "";
+    return fmt::format(
+        "patterns are chosen by the zeros of the weights, and {}; set a density, as 0.5, or a "
+        "pattern, as 2:4",
+        most < 0.01 ? fmt::format("this file is dense: no layer of {} has more than {:.1f}% zeros",
+                                  layers, 100 * most)
+                    : fmt::format("no layer of {} has more than {:.1f}%, too few for any pattern "
+                                  "of groups of {} at confidence {:g}",
+                                  layers, 100 * most, settings_.auto_group, settings_.confidence));
   }
 
   void convert_all(const Conversion& conversion, const std::function<void(uint64_t)>& advance) {
     std::unique_ptr<CheckpointWriter> writer;
     if (!options_.dry_run) {
       writer = std::make_unique<CheckpointWriter>(output_.path, checkpoint_, conversion.promises(),
-                                                  output_.kept);
+                                                  output_.kept, output_.companions);
     }
     for (const LayerToConvert& layer : conversion.layers()) {
       report_.layers.push_back(conversion.convert(layer, writer.get()));

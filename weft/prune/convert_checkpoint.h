@@ -60,7 +60,8 @@ struct ConvertReport {
   std::vector<LayerLeftOut> left_out;
   size_t all_tensors = 0;      // of the checkpoint
   size_t norms_estimated = 0;  // tensors of batch normalisation
-  std::filesystem::path out;   // in place, the file itself if the folder was named
+  std::filesystem::path out;   // the file itself if the folder was named and has one
+  Companions companions;       // that were copied
 };
 
 // Throws OverwriteError if the output would replace one of the inputs, OptionError if in_place does

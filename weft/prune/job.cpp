@@ -1,5 +1,7 @@
 #include "weft/prune/job.h"
 
+#include "weft/checkpoint/shard_set.h"
+
 namespace weft {
 namespace {
 
@@ -23,9 +25,24 @@ Selection select_tensors(const NameExpressions& names, const Checkpoint& checkpo
 
 Output output_of(const Destination& destination, const Checkpoint& from, const std::string& name,
                  const CheckpointLayout& layout) {
-  Output output{destination.path, {}};
+  Output output{destination.path, {}, {}};
   if (!destination.in_place) {
     output.kept.push_back({name, from.paths(), true});
+    const std::string text = output.path.string();
+    const bool names_file = text.ends_with(".safetensors") || text.ends_with(kIndexEnding);
+    std::error_code failure;
+    WEFT_CHECK(layout.index || !from.folder().empty() ||
+                   !std::filesystem::is_directory(output.path, failure),
+               "{}: is a folder, and not a regular file: name a file in it; or name {} by its "
+               "folder, so that its config.json and tokenizer are copied too",
+               text, name);
+    if (from.folder().empty() || names_file) return output;
+    WEFT_CHECK(!std::filesystem::is_regular_file(output.path, failure),
+               "{}: exists and is a file: {} is a folder, so the output is one (or a name that "
+               "ends in .safetensors)",
+               text, name);
+    output.companions = companions_of(from.folder());
+    if (!layout.index) output.path /= layout.shards.front().name;
     return output;
   }
   // The index comes first, if there is one: it says which files are the checkpoint.

@@ -21,7 +21,7 @@ namespace weft {
 // Callbacks while a function works. Both may be empty.
 struct Listener {
   std::function<void(uint64_t done, uint64_t total)> progress;  // in bytes; done never falls
-  std::function<void(const std::string&)> note;  // what a user should know, one line, at the start
+  std::function<void(const std::string&)> note;  // what a user should know, one line
 };
 
 // Adds up what is done.
@@ -60,15 +60,18 @@ Selection select_tensors(const NameExpressions& names, const Checkpoint& checkpo
 Selection select_tensors(const NameExpressions& names, const Checkpoint& checkpoint,
                          const Listener& listener);
 
-// Where a checkpoint that is made from another one goes.
+// Where a checkpoint that is made from another one goes: a file; for shards, a folder or a name that
+// ends in .index.json. If the other one was named by its folder, so is this one (unless the name
+// ends in .safetensors), and what stands beside the weights is copied (checkpoint/companions.h).
 struct Destination {
-  std::filesystem::path path;  // a file; a folder or a name that ends in .index.json for shards
-  bool in_place = false;       // `path` is the checkpoint that it is made from, which is replaced
+  std::filesystem::path path;
+  bool in_place = false;  // `path` is the checkpoint that it is made from, which is replaced
 };
 
 struct Output {
   std::filesystem::path path;   // in place, the file itself if `path` was its folder
   std::vector<KeptFiles> kept;  // what CheckpointWriter must not replace
+  Companions companions;
 };
 // `from`: the checkpoint that the result is made from; `name`: the word for it in messages, as
 // "IN". Throws OptionError if in_place is asked for and the path is another checkpoint. That the

@@ -41,8 +41,9 @@ class CheckpointMasker {
     const CheckpointLayout layout = new_layout();
     const Output output = output_of(options_.out, checkpoint_, "IN", layout);
     report_.out = output.path;
+    report_.companions = output.companions;
     refuse_clashing_masks(output_files(output.path, layout, output.kept));
-    CheckpointWriter writer(output.path, layout, output.kept);
+    CheckpointWriter writer(output.path, layout, output.kept, output.companions);
     const std::unique_ptr<SafetensorsWriter> masks = masks_writer();
     ByteProgress progress(listener_, checkpoint_.bytes());
     for (const Tensor& tensor : tensors_) {

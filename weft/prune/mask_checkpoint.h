@@ -43,7 +43,8 @@ struct MaskedTensor {
 struct MaskReport {
   std::vector<MaskedTensor> tensors;  // at least one
   std::vector<SkippedTensor> skipped;
-  std::filesystem::path out;  // in place, the file itself if the folder was named
+  std::filesystem::path out;  // the file itself if the folder was named and has one
+  Companions companions;      // that were copied
 
   Retained retained() const;    // of all tensors
   Retained unpermuted() const;  // with reorder: without the orders

@@ -38,8 +38,9 @@ class CheckpointMerger {
     output.kept.push_back({"DELTA", deltas_.paths()});
     output_files(output.path, layout, output.kept);
     report_.out = output.path;
+    report_.companions = output.companions;
     std::optional<CheckpointWriter> writer;
-    if (!options_.dry_run) writer.emplace(output.path, layout, output.kept);
+    if (!options_.dry_run) writer.emplace(output.path, layout, output.kept, output.companions);
     ByteProgress progress(listener_, base_.bytes());
     for (const ShardedTensor& tensor : base_.tensors()) {
       merge(tensor, writer ? &*writer : nullptr, progress);

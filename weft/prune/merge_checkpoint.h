@@ -58,7 +58,8 @@ struct MergeReport {
   std::vector<Unchanged> unchanged;
   std::optional<std::string> adapter_config;  // the file that gave the scales
   bool scale_assumed = false;                 // no scale of LoRA pairs was given: 1
-  std::filesystem::path out;                  // in place, the file itself if the folder was named
+  std::filesystem::path out;                  // the file itself if the folder was named and has one
+  Companions companions;                      // that were copied
 
   MergeFigures figures() const;  // of all merged tensors
 };

@@ -1,5 +1,6 @@
 #include "weft/prune/pack_checkpoint.h"
 
+#include <algorithm>
 #include <map>
 
 #include "weft/core/text.h"
@@ -25,9 +26,10 @@ class CheckpointPacker {
         packed_layout(checkpoint_, chosen_, options_.format, promises_of_pruned());
     const Output output = output_of(options_.out, checkpoint_, "IN", layout);
     report_.out = output.path;
+    report_.companions = output.companions;
     report_.dense_bytes = checkpoint_.bytes();
     report_.packed_bytes = layout.bytes();
-    CheckpointWriter writer(output.path, layout, output.kept);
+    CheckpointWriter writer(output.path, layout, output.kept, output.companions);
     ByteProgress progress(listener_, checkpoint_.bytes());
     for (const ShardedTensor& tensor : checkpoint_.tensors()) {
       const auto choice = chosen_.find(tensor.info.name);
@@ -63,15 +65,22 @@ class CheckpointPacker {
                                                     : selection.is_transposed(info)};
       auto obstacle = as_promised ? obstacle_of_promise(*promise) : std::nullopt;
       if (!obstacle) obstacle = packing_obstacle(weight, options_.format);
-      if (obstacle) {
-        skip(info, *obstacle, promise);
-      } else {
+      if (!obstacle) {
         const Pattern pattern = as_promised ? promise->without_row_order() : *options_.pattern;
-        chosen_.emplace(info.name, PackChoice{pattern, stored_type(info.dtype), weight.transposed});
+        const PackChoice choice{pattern, stored_type(info.dtype), weight.transposed};
+        if (!options_.any_size && grows(info, choice)) obstacle = PackObstacle::kGrows;
+        if (!obstacle) chosen_.emplace(info.name, choice);
       }
+      if (obstacle) skip(info, *obstacle, promise);
     }
     WEFT_CHECK(!chosen_.empty(), "{}: no tensor to pack: {}", options_.in.string(),
                nothing_chosen());
+  }
+
+  // A wider type of the values was asked for, and does not count.
+  bool grows(const TensorInfo& info, const PackChoice& choice) const {
+    const uint64_t dense = std::max(info.bytes(), tensor_bytes(choice.values, info.shape));
+    return packed_bytes(info, choice, options_.format) > dense;
   }
 
   void skip(const TensorInfo& info, std::variant<LeftAlone, PackObstacle> reason,
@@ -82,7 +91,12 @@ class CheckpointPacker {
 
   std::string nothing_chosen() const {
     if (report_.skipped.empty()) return nothing_selected({});
-    const PackReport::Skipped& first = report_.skipped.front();
+    // Of a tensor that could have been packed, if there is one.
+    const auto obstructed = std::ranges::find_if(report_.skipped, [](const auto& one) {
+      return std::holds_alternative<PackObstacle>(one.reason);
+    });
+    const PackReport::Skipped& first =
+        obstructed == report_.skipped.end() ? report_.skipped.front() : *obstructed;
     return nothing_selected(first.info.name, reason_text(first));
   }
 
@@ -218,7 +232,8 @@ PackReport unpack_checkpoint(const UnpackOptions& options, const Listener& liste
   report.dense_bytes = layout.bytes();
   report.packed_bytes = checkpoint.bytes();
   report.out = output.path;
-  CheckpointWriter writer(output.path, layout, output.kept);
+  report.companions = output.companions;
+  CheckpointWriter writer(output.path, layout, output.kept, output.companions);
   ByteProgress progress(listener, layout.bytes());
   for (const LogicalTensor& tensor : packed.tensors()) {
     if (tensor.packed()) {

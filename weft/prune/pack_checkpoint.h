@@ -8,7 +8,8 @@
 //
 // Packed are the tensors that the file promises to be sparse along inputs (weft.sparsity), or with
 // options.pattern those that mask_checkpoint would prune; a weight that does not obey is an error,
-// unless by_magnitude prunes it on the way. All other tensors are copied. F32, F16 and BF16 weights
+// unless by_magnitude prunes it on the way. A tensor that would be larger stays as it is, as one of
+// few rows (sixteen are stored together), unless any_size is set. All other tensors are copied. F32, F16 and BF16 weights
 // come back from unpack_checkpoint bit for bit, unless they were rounded (values) or are negative
 // zeros that found no place (packed_file.h has the formats).
 //
@@ -35,6 +36,7 @@ struct PackOptions {
   std::optional<Dtype> values;
   PackedFormat format = PackedFormat::kWeft;
   bool by_magnitude = false;  // keep the largest weights of every group; needs the pattern
+  bool any_size = false;      // pack what gets larger by it, too
   NameExpressions names;
 };
 
@@ -64,7 +66,8 @@ struct PackReport {
   std::vector<Skipped> skipped;  // of pack_checkpoint alone
   size_t all_tensors = 0;        // of the dense checkpoint
   uint64_t dense_bytes = 0, packed_bytes = 0;  // of all of them
-  std::filesystem::path out;                   // in place, the file itself if the folder was named
+  std::filesystem::path out;  // the file itself if the folder was named and has one
+  Companions companions;      // that were copied
 
   int64_t negative_zeros_lost() const;
 };
