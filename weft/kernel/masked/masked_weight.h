@@ -7,19 +7,14 @@
 //
 // For recipes that mask this gradient anyway (static masks, LBC). Unlike the other products it is
 // not a sparse matrix times a dense one: both operands are dense, and the result is sparse. So each
-// kept entry is a dot product along the tokens. g and x are transposed, some tokens at a time, and
-// eight entries of a row share the vectors of g:
+// kept entry is a dot product along the tokens (masked_rows.h). g and x are transposed, some tokens
+// at a time.
 //
-//           tokens ──►                          one row of gᵀ, eight rows of xᵀ out of L1,
-//   gᵀ[o]   ▓▓▓▓▓▓▓▓  ▓▓▓▓▓▓▓▓  ...              eight vectors of partial sums
-//   xᵀ[i]   ▓▓▓▓▓▓▓▓  ▓▓▓▓▓▓▓▓  ...   i: kept in row o
+// The sums of panels are added in order of the tokens: the result does not depend on threads or the
+// length of vectors, only on whether the CPU has fused multiply-add. What the mask does not keep is
+// not computed: a NaN of x or g reaches exactly the kept entries of its column or row.
 //
-// Each entry has eight partial sums on every CPU, of tokens equal modulo 8, which are added in one
-// order: the result does not depend on threads or the length of vectors, only on whether the CPU
-// has fused multiply-add. What the mask does not keep is not computed: a NaN of x or g reaches
-// exactly the kept entries of its column or row.
-//
-// Cost: 2 · tokens · kept flops, bound by loads, and turning over g and x. The calling thread keeps
+// Cost: 2 · tokens · kept flops, bound by loads, and transposing g and x. The calling thread keeps
 // a float per kept entry, and 4 MB or one panel of xᵀ at a time. Measured: docs/speed.md.
 //
 // Test: tests/kernel/masked. Benchmark: `weft bench gemm --op bwd_w_masked`.
