@@ -8,6 +8,7 @@
 #include "cli/train_work.h"
 #include "weft/core/atomic_file.h"
 #include "weft/core/text.h"
+#include "weft/report/export.h"
 #include "weft/report/table.h"
 
 namespace weft::cli {
@@ -161,6 +162,7 @@ int compare_work(const CompareArguments& arguments) {
       &notes);
   progress.finish();
   constexpr const char* kStopped = "stopped: run the same command to continue";
+  if (!arguments.tensorboard.empty()) export_tensorboard({arguments.out}, arguments.tensorboard);
   if (!result) stop.end_program(kStopped);
   std::vector<uint64_t> memory;
   try {

@@ -10,6 +10,7 @@
 #include "cli/train_work.h"
 #include "weft/core/isa.h"
 #include "weft/core/text.h"
+#include "weft/report/export.h"
 #include "weft/report/table.h"
 #include "weft/run/resume_options.h"
 #include "weft/train/trainer.h"
@@ -220,8 +221,14 @@ void print_start(const Trainer& trainer) {
   std::fflush(stdout);
 }
 
-[[noreturn]] void stop_early(Trainer& trainer, const StopSignal& stop, const std::string& folder) {
+void write_events(const TrainArguments& arguments, const std::string& folder) {
+  if (!arguments.tensorboard.empty()) export_tensorboard({folder}, arguments.tensorboard);
+}
+
+[[noreturn]] void stop_early(const TrainArguments& arguments, Trainer& trainer,
+                             const StopSignal& stop, const std::string& folder) {
   trainer.save_checkpoint();
+  write_events(arguments, folder);
   stop.end_program(fmt::format("stopped after step {}: continue with weft train --resume {}",
                                trainer.step(), folder));
 }
@@ -279,10 +286,11 @@ int train_work(const TrainArguments& arguments) {
   const StopSignal stop;
   trainer.advance(trainer.options().steps, &stop.signal());
   display.clear();
-  if (stop.signal() != 0 && !trainer.finished()) stop_early(trainer, stop, folder);
+  if (stop.signal() != 0 && !trainer.finished()) stop_early(arguments, trainer, stop, folder);
   const std::optional<RunResult> result = trainer.finish(&stop.signal());
   display.clear();
-  if (!result) stop_early(trainer, stop, folder);
+  if (!result) stop_early(arguments, trainer, stop, folder);
+  write_events(arguments, folder);
   if (arguments.json) print_json(read_run_record(folder));
   if (!arguments.json) print_result(trainer, *result);
   return 0;

@@ -65,6 +65,11 @@ void declare_plan(Flags& flags, std::string& plan) {
              problem_in([](const std::string& text) { parse_plan_mode(text); }));
 }
 
+void declare_tensorboard(Flags& flags, std::string& folder) {
+  flags.text("--tensorboard", "DIR", folder,
+             "At the end, or when stopped, write event files for TensorBoard below this folder");
+}
+
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= text.size();) {
@@ -96,6 +101,7 @@ void TrainArguments::declare(Flags& flags) {
   flags.text("--resume", "DIR", resume,
              "Continue the run in this folder, or auto: start the run of --out, or continue it");
   flags.flag("--json", json, "Print run.json at the end, and nothing else");
+  declare_tensorboard(flags, tensorboard);
   run.declare(flags);
 }
 
@@ -156,6 +162,7 @@ void CompareArguments::declare(Flags& flags) {
   flags.require("--out");
   flags.flag("--no-memory", no_memory,
              "Do not measure the memory of each run in a process of its own");
+  declare_tensorboard(flags, tensorboard);
   flags.flag("--brief", brief, "A table that fits 80 columns");
   flags.flag("--json", json, "Print compare.json instead of the table");
   run.declare(flags, {"recipe", "pattern", "rule", "flips-of", "metrics-every", "epochs"});

@@ -22,7 +22,7 @@ namespace weft::cli {
 // if a file that they name cannot be read.
 struct TrainArguments {
   RunFlags run;
-  std::string out, resume;
+  std::string out, resume, tensorboard;
   bool json = false;
 
   void declare(Flags& flags);
@@ -33,7 +33,7 @@ struct TrainArguments {
 
 struct CompareArguments {
   RunFlags run;
-  std::string recipes, out;
+  std::string recipes, out, tensorboard;
   std::vector<std::string> patterns = {"2:4"};
   int64_t seeds = 3;
   bool no_memory = false, brief = false, json = false;

@@ -94,6 +94,8 @@ TEST(ReportCommand, ReadsWhatCompareWrites) {
                                "dense,s-ste,t-sr-ste",
                                "--eval-every",
                                "5",
+                               "--tensorboard",
+                               scratch / "events",
                                "--no-memory",
                                "--out",
                                scratch / "compare"});
@@ -108,6 +110,16 @@ TEST(ReportCommand, ReadsWhatCompareWrites) {
     EXPECT_TRUE(contains(text, part)) << part;
   }
   EXPECT_EQ(run({"export", scratch / "compare", "--to", "csv"}).code, 0);
+  EXPECT_EQ(names_in(scratch / "events").size(), 6u);  // --tensorboard
+  const std::string events = scratch / "events/s-ste-2of4-seed2/events.out.tfevents.weft";
+  const std::string at_the_end = contents(events);
+  EXPECT_TRUE(contains(at_the_end, "eval/accuracy"));
+  EXPECT_EQ(
+      run({"train", "--model", "mlp", "--width", "32", "--steps", "3", "--train-images", "100",
+           "--test-images", "50", "--out", scratch / "one", "--tensorboard", scratch / "events"})
+          .code,
+      0);
+  EXPECT_TRUE(std::filesystem::exists(scratch / "events/one/events.out.tfevents.weft"));
 }
 
 }  // namespace

@@ -128,6 +128,7 @@ bool wants_logarithm(const LineChart& chart) {
 
 void add_evaluations(const std::vector<Variant>& variants, std::vector<LineChart>& charts) {
   const size_t count = evaluations(variants);
+  if (count <= 1 && variants.size() == 1) return;  // one point alone: the summary has it
   const int64_t stride =
       static_cast<int64_t>(count) > kMostPoints ? stride_for(last_step(variants)) : 1;
   const auto add = [&](Measure measure) {

@@ -330,11 +330,11 @@ PageSection repeat_section(const std::vector<Variant>& variants) {
                    repeat_command(run->folder, run->options));
     }
   }
-  return {
-      "repeat", "Repeat a run",
-      html("<p class=\"note\">With the choices of the run's planner: on the same machine, the same "
-           "bits.</p>\n<dl>\n{}</dl>\n",
-           list)};
+  return {"repeat", "Repeat a run",
+          html("<p class=\"note\">With the choices of the run's planner: on the same "
+               "machine, the same bits, unless the run was resumed with other "
+               "options.</p>\n<dl>\n{}</dl>\n",
+               list)};
 }
 
 }  // namespace weft

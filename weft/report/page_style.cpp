@@ -97,7 +97,7 @@ details { margin: 8px 0; }
 summary { cursor: pointer; color: var(--link); font-size: .9rem; padding: 4px 0; }
 .chart details .scroll { max-height: 320px; overflow: auto; }
 .sparse { color: var(--good); font-weight: 600; }
-.masks { display: flex; flex-wrap: wrap; gap: 18px 22px; margin: 12px 0; }
+.masks { display: flex; flex-wrap: wrap; align-items: flex-start; gap: 18px 22px; margin: 12px 0; }
 .masks figure { width: 200px; }
 .masks img {
   display: block; image-rendering: pixelated; max-width: 100%; background: var(--raised);
