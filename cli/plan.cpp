@@ -73,6 +73,7 @@ class PlanCommand : public Command {
         add(conv.spec(), one, measured.measure(one.form, conv, pattern), table, list);
       }
     }
+    if (!planner.cache_problem().empty()) print_note(planner.cache_problem());
     if (!save_.empty()) write_file_atomically(save_, planner.saved() + "\n");
     if (common_.json) {
       print_json(list);

@@ -33,6 +33,22 @@ def test_mask_keeps_the_largest_of_every_group(keep, group, dtype):
     np.testing.assert_array_equal(found, largest_of_groups(w, keep, group))
 
 
+@pytest.mark.parametrize("pattern", ["2:4", "1:4", "3:5", "4:8", "2:16"])
+def test_a_short_last_group_keeps_its_best_or_all(pattern):
+    """A group size that does not divide the inputs: docs/masks.md has the policy."""
+    keep, group = map(int, pattern.split(":"))
+    w = matrix(9, 22)
+    found = weft.mask(w, pattern)
+    for first in range(0, 22, group):
+        part = w[:, first : first + group]
+        width = part.shape[1]
+        np.testing.assert_array_equal(
+            found[:, first : first + group], largest_of_groups(part, min(keep, width), width)
+        )
+    assert weft.check(w * found, pattern)
+    assert bool(weft.check(np.ones_like(w), pattern)) is False
+
+
 def test_a_transposable_mask_obeys_along_both_axes():
     w = matrix(16, 32)
     found = weft.mask(w, "2:4", transposable=True)

@@ -53,6 +53,19 @@ def test_the_output_is_that_of_the_dense_model(layout):
         close(output(model, tokens), values)
 
 
+@pytest.mark.parametrize("pattern", ["2:4", "1:4", "4:8"])
+def test_a_short_last_group_computes_the_same(pattern):
+    """22 inputs are no multiple of the group: docs/masks.md has the policy."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 22), nn.Linear(22, 33), nn.Linear(33, 8)).eval()
+    prune(model[1], pattern)
+    expected = {tokens: output(model, tokens) for tokens in (1, 5, 40)}
+    report = weft.pack_(model)
+    assert [r.packed for r in report] == [False, True, False]
+    for tokens, values in expected.items():
+        close(output(model, tokens), values)
+
+
 def test_memory_shrinks_and_no_dense_weight_is_left():
     model = model_of(256)
     dense = sum(p.numel() for p in model.parameters()) * 4

@@ -9,6 +9,8 @@
 #include <set>
 
 #include "tests/prune/file_functions.h"
+#include "weft/kernel/kernels.h"
+#include "weft/pack/packed_file.h"
 #include "weft/prune/check_checkpoint.h"
 #include "weft/prune/convert_checkpoint.h"
 #include "weft/prune/mask_checkpoint.h"
@@ -71,6 +73,70 @@ TEST(PackCheckpoint, WritesWhatTheCommandLineWritesAndComesBack) {
                          unpack_checkpoint({options.in, {folder / "x"}});
                        }),
                        "it is not packed"));
+}
+
+// A group size that does not divide the inputs: the last group of a row is short, and keeps `keep`
+// of its weights or all. The same in masks, checks, packs, products and back (docs/masks.md).
+TEST(PackCheckpoint, AShortLastGroupIsTheSameEverywhere) {
+  constexpr int64_t kOuts = 33, kIns = 22, kTokens = 4;
+  const ScratchFolder folder;
+  std::vector<float> weights, x;  // small integers: products are exact
+  for (int64_t i = 0; i < kOuts * kIns; ++i)
+    weights.push_back(static_cast<float>(i * 37 % 31 - 15));
+  for (int64_t i = 0; i < kTokens * kIns; ++i) x.push_back(static_cast<float>(i * 11 % 7 - 3));
+  const std::string in = folder / "in";
+  write_file(in, {{"fc.weight", Dtype::kF32, {kOuts, kIns}, weights}});
+  for (const Pattern pattern : {Pattern(2, 4), Pattern(1, 4), Pattern(3, 5), Pattern(4, 8),
+                                Pattern(2, 16), Pattern(3, 32)}) {
+    for (const bool transposable : {false, true}) {
+      SCOPED_TRACE(pattern.str() + (transposable ? " transposable" : ""));
+      const int64_t keep = pattern.keep(), group = pattern.group(), rest = kIns % group;
+      const std::string sparse = folder / "sparse", packed = folder / "packed";
+      MaskOptions mask;
+      mask.in = in;
+      mask.out.path = sparse;
+      mask.pattern = pattern;
+      mask.solver = &default_solver(transposable);
+      const MaskReport masked = mask_checkpoint(mask);
+      if (!transposable) {
+        EXPECT_EQ(masked.tensors[0].figures.kept,
+                  kOuts * (kIns / group * keep + std::min(rest, keep)));
+      }
+      CheckOptions check;
+      check.file = sparse;
+      const CheckReport checked = check_checkpoint(check);
+      EXPECT_TRUE(checked.valid());
+      EXPECT_EQ(checked.tensors[0].in->groups, kOuts * ((kIns + group - 1) / group));
+      EXPECT_EQ(checked.tensors[0].in->short_groups, kOuts);
+
+      PackOptions pack;
+      pack.in = sparse;
+      pack.out.path = packed;
+      pack.any_size = true;
+      pack_checkpoint(pack);
+      const Checkpoint checkpoint = Checkpoint::open(packed);
+      const PackedCheckpoint logical(checkpoint);
+      const PackedMatrix matrix = logical.matrix(logical.tensors()[0]);
+      std::vector<float> y(static_cast<size_t>(kTokens * kOuts));
+      LinearCall call;
+      call.activations = MatrixView<const float>{x.data(), kTokens, kIns};
+      call.packed = &matrix;
+      call.result = MatrixView<float>{y.data(), kTokens, kOuts};
+      multiply(call);
+      const std::vector<float> kept = floats_of(sparse, "fc.weight");
+      for (int64_t t = 0; t < kTokens; ++t) {
+        for (int64_t o = 0; o < kOuts; ++o) {
+          float sum = 0.0F;
+          for (int64_t i = 0; i < kIns; ++i) {
+            sum += x[static_cast<size_t>(t * kIns + i)] * kept[static_cast<size_t>(o * kIns + i)];
+          }
+          ASSERT_EQ(y[static_cast<size_t>(t * kOuts + o)], sum) << t << " " << o;
+        }
+      }
+      unpack_checkpoint({packed, {folder / "back"}});
+      expect_same_file(folder / "back", sparse);
+    }
+  }
 }
 
 TEST(PackCheckpoint, PrunesByMagnitudeAsMaskDoes) {

@@ -213,6 +213,8 @@ class Planner {
   // Keeps to saved choices from here on, where it has made none, and decides what is not among them
   // as usual: a run that goes on meets shapes that it had not met when its choices were written.
   void remember(std::string_view json);
+  // Why timings could not be kept, in one line; empty if they were.
+  const std::string& cache_problem() const { return timings_.problem(); }
   // Changes whenever saved() does.
   int64_t revision() const { return revision_; }
 

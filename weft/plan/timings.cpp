@@ -33,7 +33,7 @@ constexpr std::array kModelShapes = {LayerShape{32, 64, 64}, LayerShape{128, 128
                                      LayerShape{1024, 1024, 1024}};
 
 // Of what is timed: raised when a kernel's speed changes, so that old times are forgotten.
-constexpr int kKernelSpeeds = 7;
+constexpr int kKernelSpeeds = 8;
 
 double now_ms() {
   return std::chrono::duration<double, std::milli>(
@@ -321,7 +321,7 @@ void Timings::load() {
   }
 }
 
-void Timings::save() const {
+void Timings::save() {
   if (path_.empty()) return;
   Json ms = Json::object();
   for (const auto& [key, times] : known_) {
@@ -331,11 +331,16 @@ void Timings::save() const {
       Json{{"cpu", cpu_name()}, {"kernels", kKernelSpeeds}, {"ms", ms}, {"weft", kVersion}}.dump(
           1) +
       "\n";
+  // A cache that cannot be kept costs a second next time.
+  std::error_code failure;
+  std::filesystem::create_directories(path_.parent_path(), failure);
   try {
-    std::filesystem::create_directories(path_.parent_path());
+    WEFT_CHECK(!failure, "{}: cannot make the folder: {}", path_.parent_path().string(),
+               failure.message());
     write_file_atomically(path_, text);
-  } catch (const std::exception&) {
-    // A cache that cannot be kept costs a second next time.
+    problem_.clear();
+  } catch (const Error& error) {
+    problem_ = fmt::format("timings are not kept: {}", error.what());
   }
 }
 

@@ -107,14 +107,18 @@ class Timings {
                        const Arithmetic& arithmetic = {});
   ProductTimes measure(const ProductForm& form, const ConvShape& shape, const Pattern& pattern);
 
+  // Why times could not be kept, in one line; empty if they were.
+  const std::string& problem() const { return problem_; }
+
  private:
   // The times under this key, or those that `measure` finds.
   template <typename Measure>
   ProductTimes measured(const std::string& key, Measure measure);
   void load();
-  void save() const;
+  void save();
 
   std::filesystem::path path_;
+  std::string problem_;
   // "<isa>/<threads>/<form>/<pattern>/<shape>", the shape as LayerShape::str() or
   // ConvShape::spec(), and "/<arithmetic>" unless that is fp32 in panels
   std::map<std::string, ProductTimes> known_;
