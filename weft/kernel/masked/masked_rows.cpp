@@ -164,9 +164,9 @@ HWY_INLINE void Dots(const MaskedJob& job, const float* HWY_RESTRICT row, const 
   AddUp<kEntries>(sums, job.first, values);
 }
 
-// Shorter vectors need the registers for parts. The loop alone, AVX2 on Sapphire Rapids, 2:4: four
-// entries with both parts 59 GFLOP/s, eight with one part after the other 54. AVX-512 there: 98 of a
-// peak of 147 with 256 tokens, 110 with 512.
+// Shorter vectors need the registers for parts. This loop alone, AVX2 on Sapphire Rapids, 16 inputs of
+// 256 tokens, 8 kept: four entries with both parts 56 to 59 GFLOP/s, eight with one part after the
+// other 54. With AVX-512 it had 82 on the same noisy machine, and 88 with 16 of 32 kept.
 constexpr int kEntriesAtOnce = kLanes >= 16 ? 8 : 4;
 constexpr int kPartsAtOnce = kLanes >= 16 ? 1 : 2;
 
