@@ -7,9 +7,9 @@
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/mask/solver.h"
 #include "weft/run/run_result.h"
+#include "weft/torch/tensor_file.h"
 #include "weft/train/compare.h"
 #include "weft/train/load_model.h"
-#include "weft/torch/tensor_file.h"
 
 namespace weft::test {
 namespace {

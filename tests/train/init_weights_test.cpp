@@ -9,10 +9,10 @@
 #include "tests/train/runs.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/mask/solver.h"
-#include "weft/train/compare.h"
 #include "weft/torch/export_model.h"
-#include "weft/train/load_model.h"
 #include "weft/torch/tensor_file.h"
+#include "weft/train/compare.h"
+#include "weft/train/load_model.h"
 
 namespace weft::test {
 namespace {

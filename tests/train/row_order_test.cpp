@@ -8,9 +8,9 @@
 #include "weft/checkpoint/row_order_tensor.h"
 #include "weft/mask/verify.h"
 #include "weft/pack/packed_file.h"
+#include "weft/torch/tensor_file.h"
 #include "weft/train/compare.h"
 #include "weft/train/load_model.h"
-#include "weft/torch/tensor_file.h"
 
 namespace weft::test {
 namespace {

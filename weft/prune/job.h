@@ -21,7 +21,7 @@ namespace weft {
 // Callbacks while a function works. Both may be empty.
 struct Listener {
   std::function<void(uint64_t done, uint64_t total)> progress;  // in bytes; done never falls
-  std::function<void(const std::string&)> note;  // what a user should know, one line
+  std::function<void(const std::string&)> note;                 // what a user should know, one line
 };
 
 // Adds up what is done.

@@ -6,10 +6,10 @@
 #include "weft/core/text.h"
 #include "weft/run/resume_options.h"
 #include "weft/run/run_folder.h"
-#include "weft/torch/layer_module.h"
 #include "weft/torch/export_model.h"
-#include "weft/train/init_weights.h"
+#include "weft/torch/layer_module.h"
 #include "weft/torch/tensor_file.h"
+#include "weft/train/init_weights.h"
 
 namespace weft {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
-#include "weft/torch/layer_module.h"
 #include "weft/torch/export_model.h"
+#include "weft/torch/layer_module.h"
 #include "weft/train/layer_inputs.h"
 #include "weft/train/load_model.h"
 
@@ -31,8 +31,7 @@ std::map<std::string, NetworkObjection> NetworkToConvert::not_converted(bool end
       found[layer.weight] = {NotConverted::kNoProduct, layer.reason};
     } else if (layer.end && !ends) {
       const bool first = &layer == &layers_.front();
-      found[layer.weight] = {
-          first ? NotConverted::kFirstLayer : NotConverted::kLastLayer, ""};
+      found[layer.weight] = {first ? NotConverted::kFirstLayer : NotConverted::kLastLayer, ""};
     }
   }
   return found;

@@ -5,8 +5,8 @@
 #include "weft/checkpoint/safetensors.h"
 #include "weft/core/error.h"
 #include "weft/core/text.h"
-#include "weft/torch/layer_module.h"
 #include "weft/torch/export_model.h"
+#include "weft/torch/layer_module.h"
 #include "weft/train/optimizer.h"
 
 namespace weft {
