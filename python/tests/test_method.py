@@ -205,7 +205,7 @@ def test_wrong_methods_get_one_clear_line():
 
     keep_all = weft.Method(lambda w: torch.ones_like(w, dtype=torch.bool), name="all")
     wrong = [
-        (lambda: passes(keep_all), "the mask function of 'all': 2: the mask violates 2:4"),
+        (lambda: passes(keep_all), "the mask function of 'all': '2': the mask violates 2:4"),
         (lambda: passes(weft.Method(lambda w: w)), "torch.float32 [32, 32]; wanted is torch.bool"),
         (lambda: passes(weft.Method(lambda w: None, name="none")), "'none' returned NoneType"),
         (lambda: passes(weft.Method(top2, operand=lambda w, m: w[:2])), "operand function"),
