@@ -171,13 +171,7 @@ constexpr int kEntriesAtOnce = kLanes >= 16 ? 8 : 4;
 constexpr int kPartsAtOnce = kLanes >= 16 ? 1 : 2;
 
 void RunMaskedRows(const MaskedJob& job) {
-  const float* const* line = job.lines;
-  const float* const* const last_line = job.lines + job.line_count;
-  const int64_t lines_per_row = job.rows == 0 ? 0 : (job.line_count + job.rows - 1) / job.rows;
   for (int64_t r = 0; r < job.rows; ++r) {
-    for (int64_t i = 0; i < lines_per_row && line != last_line; ++i) {
-      __builtin_prefetch(*line++, /*for reading*/ 0, /*into L2*/ 2);
-    }
     const float* g = job.g + r * job.g_stride;
     uint32_t at = job.starts[r];
     const uint32_t end = job.starts[r + 1];

@@ -1,8 +1,8 @@
-// The loop of both masked gradients, of linear layers (masked_weight.h) and of convolutions
-// (conv/masked_conv.h): dot products of rows of gᵀ with the rows of xᵀ that a mask keeps.
+// The loop of the masked gradient (masked_weight.h): dot products of rows of gᵀ with the rows of xᵀ
+// that a mask keeps.
 //
-//           tokens ──►                          one row of gᵀ, eight rows of xᵀ out of L1,
-//   gᵀ[o]   ▓▓▓▓▓▓▓▓  ▓▓▓▓▓▓▓▓  ...              eight vectors of partial sums
+//           tokens ──►                          one row of gᵀ, eight rows of xᵀ out of L1 (with
+//   gᵀ[o]   ▓▓▓▓▓▓▓▓  ▓▓▓▓▓▓▓▓  ...              AVX-512; four elsewhere), partial sums in registers
 //   xᵀ[i]   ▓▓▓▓▓▓▓▓  ▓▓▓▓▓▓▓▓  ...   i: kept in row o
 //
 // Each entry has sixteen partial sums on every CPU, of tokens equal modulo 16, which are added in
@@ -28,9 +28,6 @@ struct MaskedJob {
   const uint16_t* index = nullptr;
   float* values = nullptr;  // of all entries, like index
   bool first = true;        // values are not read
-  // Lines of memory that will be needed soon: `lines_per_row` of them are fetched with every row.
-  const float* const* lines = nullptr;
-  int64_t line_count = 0;
 };
 
 // values[e] (+)= Σ_t g[row, t] · x[index[e], t] for the entries e of all rows.
