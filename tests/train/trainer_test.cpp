@@ -213,5 +213,16 @@ TEST(Trainer, EndsOnAMaskThatItTrained) {
   }
 }
 
+TEST(Trainer, ARuleThatMatchesNoLayerIsNoted) {
+  const ScratchFolder scratch;
+  RunOptions options = small_run("mlp");
+  options.rules = {"hidden=dense", "hidden1=dense"};  // the first matches a part of names only
+  Notes notes;
+  Trainer::begin(scratch / "run", make_parts(options), listening(notes));
+  EXPECT_EQ(notes.all,
+            "rule 'hidden' matches the whole name of no layer; the layers are hidden0, hidden1, "
+            "head\n");
+}
+
 }  // namespace
 }  // namespace weft::test

@@ -2,6 +2,7 @@
 
 #include <re2/re2.h>
 #include <torch/nn/modules/embedding.h>
+#include <algorithm>
 
 #include "weft/torch/conv2d.h"
 #include "weft/torch/places.h"
@@ -145,6 +146,12 @@ LayerReport report_of(const Place& place, const LayerModule& layer, const std::s
 }
 
 }  // namespace
+
+bool matches_a_layer(const std::string& expression, const std::vector<LayerReport>& reports) {
+  const RE2 compiled(expression, RE2::Quiet);
+  return std::ranges::any_of(
+      reports, [&](const LayerReport& one) { return RE2::FullMatch(one.name, compiled); });
+}
 
 std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsifyConfig& config) {
   const Rules rules(config);

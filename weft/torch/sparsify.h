@@ -79,6 +79,9 @@ struct LayerReport {
 // Throws Error if a rule is malformed or its recipe makes no sense; then nothing has changed.
 std::vector<LayerReport> sparsify(torch::nn::Module& model, const SparsifyConfig& config);
 
+// Whether the whole name of a layer matches a regular expression, as in a rule.
+bool matches_a_layer(const std::string& expression, const std::vector<LayerReport>& reports);
+
 // Leaves plain torch layers with the sparse weights in the same parameters, written in place; weft's
 // own layers become dense ones.
 void densify(torch::nn::Module& model);

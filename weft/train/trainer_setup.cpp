@@ -1,4 +1,8 @@
 // A run's state made from its options: model, planner, layers, optimiser. Nothing is written yet.
+#include <fmt/ranges.h>
+
+#include <ranges>
+
 #include "weft/core/parallel.h"
 #include "weft/train/optimizer.h"
 #include "weft/train/trainer_state.h"
@@ -17,6 +21,14 @@ class Preview {
  private:
   Planner& planner_;
 };
+
+// "hidden0, hidden1, head", or the first of many.
+std::string named_in_short(const std::vector<LayerReport>& reports) {
+  constexpr size_t kNamed = 6;
+  std::vector<std::string> names;
+  for (const LayerReport& one : reports | std::views::take(kNamed)) names.push_back(one.name);
+  return fmt::format("{}{}", fmt::join(names, ", "), reports.size() > kNamed ? ", ..." : "");
+}
 
 InitRecord saved_init(const Json& saved, const std::string& file) {
   WEFT_CHECK(saved.contains("init"), "{}: 'init' is missing", file);
@@ -53,11 +65,21 @@ Trainer::State::State(RunParts run_parts, const TrainerSetup& setup, const Json*
   if (!counted.empty()) dense_flips.emplace(*parts.model, counted);
   std::vector<LayerReport> reports =
       sparsify(*parts.model, sparsify_config(options, init, planner));
+  note_idle_rules(reports);
   for (LayerReport& report : reports) layers.push_back({std::move(report), std::nullopt});
   for (const auto& [name, layer] : layers_of(*parts.model)) named_layers[name] = layer;
   if (init) give_row_orders();
   optimizer = make_optimizer(*parts.model, options);
   parts.model->train();
+}
+
+void Trainer::State::note_idle_rules(const std::vector<LayerReport>& reports) {
+  for (const std::string& text : parts.options.rules) {
+    const std::string layers = parse_rule(text, Pattern::parse(parts.options.pattern)).layers;
+    if (matches_a_layer(layers, reports)) continue;
+    note(fmt::format("rule '{}' matches the whole name of no layer; the layers are {}", layers,
+                     named_in_short(reports)));
+  }
 }
 
 InitRecord Trainer::State::new_init() {
