@@ -28,8 +28,8 @@ class StopSignal {
   StopSignal& operator=(const StopSignal&) = delete;
 
   const std::atomic<int>& signal() const;  // 0: none came
-  // Prints a line that says so (on standard error if nobody reads the output) and ends the program by the signal that came, so that the caller of
-  // the program sees it.
+  // Prints a line that says so (on standard error if nobody reads the output) and ends the program
+  // by the signal that came, so that the caller of the program sees it.
   [[noreturn]] void end_program(const std::string& message) const;
 };
 

@@ -9,6 +9,7 @@
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/run/run_result.h"
 #include "weft/torch/tensor_file.h"
+#include "weft/train/load_model.h"
 
 namespace weft::test {
 namespace {
@@ -43,7 +44,7 @@ TEST(Extend, AnUnfinishedRunWithMoreStepsIsARunOfThatManyFromThereOn) {
   RunOptions other = resume_options(folder);
   other.steps = 3;
   const std::string problem = message_of([&] { resumed(folder, other); });
-  EXPECT_TRUE(contains(problem, "has taken 4 steps already: accepted are 4 or more")) << problem;
+  EXPECT_TRUE(contains(problem, "3 steps for a run of 12: accepted are 12 or more")) << problem;
   other.steps = 24;
   { resumed(folder, other).advance(2); }
   const std::vector<Json> lines = step_lines(folder);
@@ -164,6 +165,37 @@ TEST(Best, SurvivesAnInterruptionAndIsLeftOutWithoutEvaluations) {
   interrupted_model(pieces, options, {3, 6, 5});
   EXPECT_EQ(contents(pieces / "best.safetensors"), contents(whole / "best.safetensors"));
   EXPECT_EQ(read_run_record(pieces)["best"], read_run_record(whole)["best"]);
+}
+
+// A run that goes back, with other options, does not come to that model again.
+TEST(Best, IsForgottenWhereTheRunGoesBackBehindIt) {
+  const ScratchFolder scratch;
+  const auto folder = scratch / "run";
+  RunOptions options = small_run("mlp", "sr-ste");
+  options.eval_every = 3;  // and saves after 4 and 8
+  { Trainer::begin(folder, make_parts(options)).advance(6); }
+  ASSERT_EQ(read_run_record(folder)["best"]["step"], 6);
+  RunOptions lower = resume_options(folder);
+  lower.learning_rate = 1e-9;
+  { resumed(folder, lower).advance(1); }
+  EXPECT_FALSE(read_run_record(folder).contains("best"));
+}
+
+TEST(Extend, ARunThatIsExtendedHasNoModelUntilItsEndAndNoOlderPack) {
+  const ScratchFolder scratch;
+  const auto folder = scratch / "run";
+  RunOptions options = small_run("mlp", "sr-ste");
+  options.exports = "packed";
+  finished_model(folder, Trainer::begin(folder, make_parts(options)));
+  ASSERT_TRUE(std::filesystem::exists(folder / "packed.safetensors"));
+  load_model(folder);
+  RunOptions more = resume_options(folder);
+  more.steps = 16;
+  more.exports = "dense";
+  { resumed(folder, more).advance(1); }
+  EXPECT_TRUE(contains(message_of([&] { load_model(folder); }), "the run has no model yet"));
+  finished_model(folder, resumed(folder, more));
+  EXPECT_FALSE(std::filesystem::exists(folder / "packed.safetensors"));
 }
 
 TEST(Metrics, CanBeThinned) {

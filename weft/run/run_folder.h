@@ -3,7 +3,7 @@
 //   run.json            options, environment, plan, layers, result: all that repeats the run
 //   metrics.jsonl       a line per step and per evaluation
 //   checkpoints/        step-000000500.safetensors, the last two; of a finished run, the last
-//   best.safetensors    the sparse weights of the best evaluation, if the run evaluates on the way
+//   best.safetensors    the weights of the best evaluation, if the run evaluates on the way
 //   model.safetensors   at the end: the sparse weights
 //   packed.safetensors  at the end, if asked for: the same without the zeros
 //

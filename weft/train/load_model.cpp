@@ -73,7 +73,8 @@ RunParts load_model(const std::filesystem::path& folder, const std::string& data
   parts.model = make_model(parts.options, parts.source->shape());
   const auto path = folder / "model.safetensors";
   std::error_code failure;
-  WEFT_CHECK(std::filesystem::exists(path, failure),
+  // A run that is being extended still has the model of its first end.
+  WEFT_CHECK(record["status"] == "done" && std::filesystem::exists(path, failure),
              "{}: the run has no model yet: continue it with `weft train --resume`",
              printable(folder.string(), 4096));
   const TensorFile file = read_tensors(path);

@@ -55,12 +55,15 @@ RunParts resolved(RunParts parts) {
   return parts;
 }
 
-// A finished run goes on only with more steps, from its last checkpoint.
+// A run goes on with as many steps or more: with fewer, an lbc run would have to remove at once what
+// it was to remove later. A finished one needs more, and its last checkpoint.
 void require_more_steps(const RunFolder& folder, const Json& saved, int64_t steps,
                         const std::string& record) {
-  if (saved["status"] != "done") return;
   const std::string name = printable(folder.path().string(), 4096);
   const int64_t taken = RunOptions::from_json(saved["options"], record).steps;
+  WEFT_CHECK(steps >= taken, "{}: {} steps for a run of {}: accepted are {} or more", name, steps,
+             taken, taken);
+  if (saved["status"] != "done") return;
   WEFT_CHECK(steps > taken,
              "{}: the run is done after {} steps: extend it with more, or see `weft eval {}`", name,
              taken, name);
@@ -151,9 +154,7 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
              state->folder->checkpoints().empty()
                  ? "there is no checkpoint, so the weights of init are lost"
                  : "no checkpoint can be used: see the lines above");
-  const int64_t taken = state->position.step;
-  WEFT_CHECK(state->parts.options.steps >= taken,
-             "{}: the run has taken {} steps already: accepted are {} or more", name, taken, taken);
+  state->forget_later_best();
   state->rehearse();
   state->metrics.emplace(state->folder->metrics(), state->position.metrics_bytes);
   if (state->metrics->bytes() < state->position.metrics_bytes) {
@@ -201,6 +202,9 @@ std::optional<RunResult> Trainer::finish(const std::atomic<int>* stop) {
   if (state.parts.options.exports == "packed" &&
       export_packed(state.folder->model(), state.folder->packed())) {
     result.packed_bytes = file_bytes(state.folder->packed());
+  } else {  // a run that was extended may have one of the model that it had before
+    std::error_code failure;
+    std::filesystem::remove(state.folder->packed(), failure);
   }
   result.peak_bytes = peak_resident_bytes();
   state.record_order_gains();

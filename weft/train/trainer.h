@@ -77,9 +77,9 @@ class Trainer {
                        const TrainerSetup& setup = {});
   // The parts must be made of the options in run.json (resume_options), but for those that may
   // change: with more steps, a finished run is extended. Its schedules are then those of a run of
-  // that many steps. Takes the newest
-  // checkpoint that is whole, and notes those that are not; restarts if there is none, but for a
-  // run with options.init, which always has one. That file is not looked at again.
+  // that many steps; fewer are refused. Takes the newest checkpoint that is whole, and notes those
+  // that are not; restarts if there is none, but for a run with options.init, which always has one.
+  // That file is not looked at again.
   static Trainer resume(const std::filesystem::path& folder, RunParts parts,
                         const TrainerSetup& setup = {});
   Trainer(Trainer&&) noexcept;

@@ -81,11 +81,17 @@ void Trainer::State::keep_best(const EvalReport& report) {
   write_record();
 }
 
+void Trainer::State::forget_later_best() {
+  if (!best || best->step <= position.step) return;
+  best.reset();
+  record.erase("best");
+}
+
 void Trainer::State::keep_last_checkpoint() {
   try {
     save();
     folder->remove_old_checkpoints(1);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // libtorch's, too: the run is done already
     note(fmt::format("{}; the run is done, but cannot be extended", error.what()));
   }
 }

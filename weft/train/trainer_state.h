@@ -34,6 +34,8 @@ struct Trainer::State {
   std::vector<DenseFlips::Counted> flips_to_count() const;
   // Of layers that keep the mask of a file.
   void give_row_orders();
+  // A rule that matches no layer is noted: it is most likely misspelt.
+  void note_idle_rules(const std::vector<LayerReport>& reports);
   // A pass without a step: a model that does not fit its data shows before anything is written, and
   // layers that begin sparse have their masks.
   void rehearse();
@@ -67,6 +69,8 @@ struct Trainer::State {
   // best.safetensors, and its evaluation in the record, if no evaluation so far had a lower loss. A
   // run that evaluates only at the end needs none: its model is the best.
   void keep_best(const EvalReport& report);
+  // After a checkpoint was loaded: a best model of a later step is not of this run as it goes on.
+  void forget_later_best();
   // What a finished run is extended from. The run is done without it: a failure is noted.
   void keep_last_checkpoint();
   // How a run that diverged goes on, for a message; empty if it has no checkpoint.
