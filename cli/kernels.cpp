@@ -51,7 +51,7 @@ class KernelsCommand : public Command {
       print(table.str(kTableColumns));
       print(
           fmt::format("\ninstruction set: {} (WEFT_ISA forces one of {})\n"
-                      "tile unit: {}{} (WEFT_TILES forces one of {})\n",
+                      "tile unit: {}{}\n  (WEFT_TILES forces one of {})\n",
                       current_isa(), sets, tile_unit_name(tile_unit()),
                       tile_unit_lacks().empty() ? "" : ": " + tile_unit_lacks(), unit_names));
     }

@@ -114,9 +114,8 @@ std::string tile_unit_lacks() {
   const TileUnit unit = tile_unit();
   if (unit == TileUnit::kAmx) return "";
   if (forced) return fmt::format("{} was asked for", tile_unit_name(unit));
-  return unit == TileUnit::kAvx512Bf16
-             ? lacks(TileUnit::kAmx)
-             : lacks(TileUnit::kAmx) + ", " + lacks(TileUnit::kAvx512Bf16);
+  const std::string amx = lacks(TileUnit::kAmx), avx512bf16 = lacks(TileUnit::kAvx512Bf16);
+  return avx512bf16.empty() || avx512bf16 == amx ? amx : amx + ", " + avx512bf16;
 }
 
 std::vector<TileUnit> available_tile_units() {
