@@ -172,7 +172,7 @@ TEST(Best, IsForgottenWhereTheRunGoesBackBehindIt) {
   const ScratchFolder scratch;
   const auto folder = scratch / "run";
   RunOptions options = small_run("mlp", "sr-ste");
-  options.eval_every = 3;  // and saves after 4 and 8
+  options.eval_every = 6;  // and saves after 4 and 8
   { Trainer::begin(folder, make_parts(options)).advance(6); }
   ASSERT_EQ(read_run_record(folder)["best"]["step"], 6);
   RunOptions lower = resume_options(folder);
