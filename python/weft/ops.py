@@ -51,7 +51,7 @@ def _operator(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _is_ordinary(arguments: Tuple[Any, ...]) -> bool:
-    """Whether a call needs nothing of an operator: no graph is made, no mode sees the operators."""
+    """Whether a call needs no operator: no graph is made, and no dispatch mode is to see it."""
     return (
         not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
