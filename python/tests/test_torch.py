@@ -331,6 +331,27 @@ def test_a_dense_checkpoint_loads_strictly():
         model(batch()[0])
 
 
+@pytest.mark.parametrize("recipe", ["static", "static+dense_head=0", "bi-mask", "lbc", "t-sr-ste"])
+def test_a_dense_checkpoint_begins_the_recipe_again(recipe):
+    dense = mlp(seed=5).state_dict()
+
+    def run(steps_before):
+        model = mlp()
+        weft.sparsify_(model, recipe, "2:4", total_steps=20, plan="sparse")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)  # which remembers nothing
+        weft.attach(model, optimizer)
+        train(model, optimizer, steps_before)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.load_state_dict(dense)
+        assert model[2].step == 0
+        return train(model, optimizer, 6, seed=50), weft.dense_state_dict(model)
+
+    (losses, state), (fresh_losses, fresh_state) = run(7), run(0)
+    assert losses == fresh_losses
+    assert all(torch.equal(state[key], fresh_state[key]) for key in fresh_state)
+
+
 def test_state_is_one_uint8_tensor_and_no_buffer():
     model, _ = sparsified("bi-mask")
     assert not list(model.buffers())
@@ -344,12 +365,26 @@ def test_tuning_keeps_the_zeros():
         for i in (2, 4):
             model[i].weight.mul_(weft.mask(model[i].weight, "2:4"))
     zeros = model[2].weight == 0
+    other = copy.deepcopy(model)
+    with torch.no_grad():  # the zeros of every group one place further
+        for i in (2, 4):
+            other[i].weight.copy_(other[i].weight.view(32, -1, 4).roll(1, -1).view(32, -1))
     weft.sparsify_(model, "static", "2:4", mask="nonzero", total_steps=5)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     weft.attach(model, optimizer)
     train(model, optimizer, 5)
-    weft.densify_(model)
-    assert torch.equal(model[2].weight == 0, zeros)
+    weft.densify_(dense := copy.deepcopy(model))
+    assert torch.equal(dense[2].weight == 0, zeros)
+
+    # Other pruned weights bring zeros of their own; weights without zeros are refused.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the checkpoint is dense: said once per process
+        model.load_state_dict(other.state_dict())
+        train(model, optimizer, 3)
+        assert torch.equal(model[2].effective_weight() == 0, other[2].weight == 0)
+        model.load_state_dict(mlp().state_dict())
+    with pytest.raises(weft.Error, match=r"^2: 256 groups have more non-zeros than 2:4 keeps"):
+        model(batch()[0])
 
 
 # ---- operators

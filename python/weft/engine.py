@@ -55,6 +55,7 @@ class Settings:
     micro_batches: int = 1
     telemetry: bool = False
     method: Optional[Method] = None  # finds the masks, in place of the recipe
+    keep_zeros: bool = False  # the mask is what of the weights is not zero
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,10 @@ class Engine:
         # Whether autocast to bfloat16 multiplies in bf16: where the CPU has a unit for it. Without
         # one fp32 kernels are faster, and convolutions have no others.
         self.narrow = self.geometry.kernel is None and _core.tile_unit() != "none"
+        self.begin()
+
+    def begin(self) -> None:
+        """The recipe begins at step 0: its masks come with the weights of the next pass."""
         s = self.settings
         self.core.configure(
             s.recipe, s.pattern, s.total_steps, s.seed, s.number, s.label, s.micro_batches,
@@ -134,6 +139,8 @@ class Engine:
         self._asked = max(0, self.core.step - 1) if self.core.sparse else None
         self._operand: Optional[tuple[int, Tensor]] = None  # of a user's method, and its stamp
         self._opened: Optional[list[int]] = None  # the key of a pass without its product yet
+        # The mask of weights with zeros is still to be read from them.
+        self._zeros_due = self.settings.keep_zeros and self.core.mask() is None
 
     # ---- copies
 
@@ -239,8 +246,23 @@ class Engine:
                 self._asked = None
         self._fingerprint = fingerprint
 
+    def keep_zeros(self, weight: Tensor) -> None:
+        """Gives the core the mask that the zeros of the weights are."""
+        nonzero = (self.host(weight) != 0).numpy()
+        found = _core.count_groups(nonzero, self.settings.pattern, False)
+        if found["violations"]:
+            raise Error(
+                f"{self.settings.label or 'a layer'}: {found['violations']} groups have more "
+                f"non-zeros than {self.settings.pattern} keeps; the first at (out, in, tap) = "
+                f"{found['first_violation']}"
+            )
+        self.core.give_mask(nonzero)
+        self._zeros_due = False
+
     def begin_pass(self, weight: Tensor, scores: Optional[Tensor], training: bool) -> None:
         self.follow(weight, scores)
+        if self._zeros_due:
+            self.keep_zeros(weight)
         values = self.host(weight)
         own = None if scores is None else self.host(scores)
         self.core.begin_pass(values.data_ptr(), 0 if own is None else own.data_ptr(), training)

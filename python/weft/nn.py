@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import _core
 from ._core import Error
-from .distributed import is_sharded, whole
+from .distributed import is_sharded, local_part, whole
 from .engine import Engine, Geometry, Planner, Settings
 from .method import Recipe, split
 from . import ops
@@ -55,14 +55,26 @@ class SparseLayer(torch.nn.Module):
         object.__setattr__(self, "_weft", engine)
         object.__setattr__(self, "_clock", torch.zeros(Engine.KEY, dtype=torch.int64))
         object.__setattr__(self, "_no_key", torch.full((Engine.KEY,), -1, dtype=torch.int64))
-        shape = engine.core.score_shape
-        if shape is not None:
-            first = torch.empty(shape, dtype=torch.float32)
-            engine.core.first_scores(first.data_ptr())
-            first = first.to(self.weight.device, self.weight.dtype)
-            self.register_parameter("scores", torch.nn.Parameter(first))
+        if engine.core.score_shape is not None:
+            self.register_parameter("scores", torch.nn.Parameter(self._first_scores()))
         else:
             object.__setattr__(self, "scores", None)
+
+    def _first_scores(self) -> Tensor:
+        first = torch.empty(self._weft.core.score_shape, dtype=torch.float32)
+        self._weft.core.first_scores(first.data_ptr())
+        return first.to(self.weight.device, self.weight.dtype)
+
+    @torch.no_grad()
+    def _begin_again(self) -> None:
+        """The recipe begins anew, with other weights. The scores stay the optimizer's Parameter."""
+        self._weft.begin()
+        if self.scores is None:
+            return
+        if is_sharded(self.scores):
+            self.scores.to_local().copy_(local_part(self._first_scores(), self.scores))  # type: ignore[attr-defined]
+        else:
+            self.scores.copy_(self._first_scores())
 
     def _densify(self) -> None:
         with torch.no_grad():
@@ -176,7 +188,7 @@ class SparseLayer(torch.nn.Module):
         own = {prefix + "_extra_state", prefix + "scores"}
         missing_keys.extend(key for key in missing if key not in own)
         if prefix + "_extra_state" not in state_dict:
-            self._weft.weights_changed()
+            self._begin_again()
             _say_once(self._weft, "the checkpoint is dense: the state of the recipe starts again")
 
     def __getstate__(self) -> dict[str, Any]:  # of copies and pickles

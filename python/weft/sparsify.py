@@ -278,7 +278,7 @@ def sparsify_(
             continue
         settings = Settings(
             choice.recipe, choice.pattern, total_steps, seed, number, name, micro_batches,
-            telemetry, choice.method,
+            telemetry, choice.method, mask == "nonzero",
         )  # fmt: skip
         planned.append((module, settings))
         path = "packed" if _is_fp32_on_cpu(_weight(module)) else "plain"
@@ -291,8 +291,8 @@ def sparsify_(
     for module, settings in planned:
         module.__class__ = _sparse_class(module)
         module._sparsify(settings, planner)  # type: ignore[operator]
-        if mask == "nonzero":
-            _keep_zeros(module, settings)  # type: ignore[arg-type]
+        if settings.keep_zeros:  # now, so that weights with too few zeros are refused here
+            module._weft.keep_zeros(module._matrix(module.weight))  # type: ignore[operator, union-attr]
     _leave_fast_paths(model)
     if any(r.path == "plain" for r in report.sparse):
         report.note = (
@@ -303,17 +303,6 @@ def sparsify_(
 
 def _is_fp32_on_cpu(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype == torch.float32
-
-
-def _keep_zeros(layer: nn.SparseLayer, settings: Settings) -> None:
-    nonzero = Engine.host(layer._matrix(layer.weight)) != 0
-    found = _core.count_groups(nonzero.numpy(), settings.pattern, False)
-    if found["violations"]:
-        raise Error(
-            f"{settings.label}: {found['violations']} groups have more non-zeros than "
-            f"{settings.pattern} keeps; the first at (out, in, tap) = {found['first_violation']}"
-        )
-    layer.give_mask(layer._matrix(nonzero))
 
 
 def _leave_fast_paths(
