@@ -10,13 +10,11 @@
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/kernel/panel/panel_kernel.h"
+#include "weft/kernel/panel/panel_size.h"
 
 namespace weft {
 namespace {
 
-// A tile of C is written by one panel and read by the next: it must stay in L2, beside the panels
-// of B that are in use and the part of the pack that passes through.
-constexpr int64_t kTileBytes = 64 << 10;
 // Of a band whose panels are copied one by one, C is read and written with every panel: all of it
 // must stay in L2.
 constexpr int64_t kBandBytes = 256 << 10;
@@ -146,7 +144,7 @@ class BandProduct {
   void plan_tiles(bool one_by_one) {
     const int64_t block_cells = a_.row_stride;
     const int64_t block_bytes = block_cells * a_.share * stride_ * int64_t{sizeof(float)};
-    tile_cells_ = std::max<int64_t>(1, kTileBytes / block_bytes) * block_cells;
+    tile_cells_ = std::max<int64_t>(1, tile_bytes() / block_bytes) * block_cells;
     cells_in_hand_ = one_by_one ? tile_cells_ : round_up(last_cell_ - first_cell_, block_cells);
   }
 

@@ -19,7 +19,12 @@ inline PackTile tile_for(const Pattern& pattern) {
                   pattern.group());
 }
 
-// The same for the weights of a convolution (conv/pack_conv.h): whole channels of `taps` taps.
+// A tile of C, which is written by one panel and read by the next: it must stay in L2, beside the
+// panels that are in use and the part of the pack that passes through. A larger one reads each
+// panel into L1 less often.
+int64_t tile_bytes();
+
+// As tile_for, for the weights of a convolution (conv/pack_conv.h): whole channels of `taps` taps.
 PackTile conv_tile_for(double density, int share, int64_t taps);
 // For its gradients: stripes are blocks of input channels, about equal ones.
 PackTile conv_gradient_tile_for(const Pattern& pattern, int64_t ins);
