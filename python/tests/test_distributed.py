@@ -23,9 +23,11 @@ with_fsdp2 = pytest.mark.skipif("fsdp" not in run.KINDS, reason="FSDP2 needs tor
 def ranks(tmp_path_factory):
     """What both ranks saw, in one start of torchrun."""
     out = tmp_path_factory.mktemp("torchrun") / "seen"
+    # Ranks would look for each other under this machine's name, which it may not know itself.
     launched = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         str(pathlib.Path(__file__).parent / "distributed_run.py"), str(out)],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+         "--nproc-per-node", "2", str(pathlib.Path(__file__).parent / "distributed_run.py"),
+         str(out)],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert launched.returncode == 0, launched.stdout + launched.stderr
