@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tests/model_files.h"
+#include "weft/core/bf16.h"
+#include "weft/kernel/bf16_rows.h"
 #include "weft/layer/conv_layer.h"
 #include "weft/layer/linear_layer.h"
 
@@ -22,18 +24,20 @@ LayerSettings settings_with(std::shared_ptr<Planner> planner, const std::string&
 // All numbers of a step: y, dx and dw.
 using StepResult = std::vector<float>;
 
-// y = x Wᵀ with weights that move by dw after every step.
-class LinearRun {
+// y = x Wᵀ with weights that move by dw after every step; T: of activations.
+template <typename T>
+class LinearRunOf {
  public:
   // Deeper than a block of oneDNN's AVX-512 sgemm: within one it sums in order, as the sparse loop.
   static constexpr int64_t kTokens = 64, kIns = 520, kOuts = 48;
 
-  LinearRun(std::shared_ptr<Planner> planner, const std::string& recipe, int micro_batches = 1,
-            int64_t total_steps = 1000)
+  LinearRunOf(std::shared_ptr<Planner> planner, const std::string& recipe, int micro_batches = 1,
+              int64_t total_steps = 1000)
       : micro_batches_(micro_batches), layer_(kOuts, kIns), w_(gaussian(kOuts * kIns, 1)) {
     LayerSettings settings = settings_with(std::move(planner), recipe);
     settings.micro_batches = micro_batches;
     settings.total_steps = total_steps;
+    if (std::is_same_v<T, Bf16>) settings.precision = Precision::kBf16;
     layer_.configure(settings);
     if (const auto shape = layer_.score_shape()) {
       scores_.resize(static_cast<size_t>(shape->size()));
@@ -60,37 +64,56 @@ class LinearRun {
     return all;
   }
   void evaluate() {
-    const std::vector<float> x = gaussian(kTokens * kIns, 2);
-    StepResult y(kTokens * kOuts);
+    const std::vector<T> x = activations(kTokens * kIns, 2);
+    std::vector<T> y(kTokens * kOuts);
     layer_.begin_pass(weights(), /*training=*/false);
-    layer_.forward<float>(weights(), {x.data(), kTokens, kIns}, nullptr,
-                          {y.data(), kTokens, kOuts});
+    layer_.template forward<T>(weights(), {x.data(), kTokens, kIns}, nullptr,
+                               {y.data(), kTokens, kOuts});
   }
   const LinearLayer& layer() const { return layer_; }
 
  private:
   LayerWeights weights() const { return {w_.data(), scores_}; }
 
+  static std::vector<T> activations(int64_t size, uint64_t seed) {
+    const std::vector<float> wide = gaussian(size, seed);
+    std::vector<T> found(wide.size());
+    if constexpr (std::is_same_v<T, Bf16>) {
+      round_to_bf16(wide.data(), size, found.data());
+    } else {
+      found = wide;
+    }
+    return found;
+  }
+
   // Appends y, dx and dw to `all`; returns dw.
   std::vector<float> micro_batch(uint64_t number, StepResult& all) {
-    const std::vector<float> x = gaussian(kTokens * kIns, 2 + 2 * number),
-                             g = gaussian(kTokens * kOuts, 3 + 2 * number);
-    StepResult y(kTokens * kOuts), dx(kTokens * kIns), dw(kOuts * kIns);
+    const std::vector<T> x = activations(kTokens * kIns, 2 + 2 * number),
+                         g = activations(kTokens * kOuts, 3 + 2 * number);
+    std::vector<T> y(kTokens * kOuts), dx(kTokens * kIns);
+    std::vector<float> dw(kOuts * kIns);
     layer_.begin_pass(weights(), /*training=*/true);
     const Pass pass = layer_.next_pass();
-    layer_.forward<float>(weights(), {x.data(), kTokens, kIns}, nullptr,
-                          {y.data(), kTokens, kOuts});
-    layer_.backward_data<float>(weights(), {g.data(), kTokens, kOuts}, {dx.data(), kTokens, kIns});
-    layer_.backward_weight<float>(weights(), {g.data(), kTokens, kOuts}, {x.data(), kTokens, kIns},
-                                  pass, {dw.data(), kOuts, kIns});
-    for (const StepResult* one : {&y, &dx, &dw}) all.insert(all.end(), one->begin(), one->end());
+    layer_.template forward<T>(weights(), {x.data(), kTokens, kIns}, nullptr,
+                               {y.data(), kTokens, kOuts});
+    layer_.template backward_data<T>(weights(), {g.data(), kTokens, kOuts},
+                                     {dx.data(), kTokens, kIns});
+    layer_.template backward_weight<T>(weights(), {g.data(), kTokens, kOuts},
+                                       {x.data(), kTokens, kIns}, pass, {dw.data(), kOuts, kIns});
+    for (const std::vector<T>* one : {&y, &dx}) {
+      for (const T value : *one) all.push_back(wide(value));
+    }
+    all.insert(all.end(), dw.begin(), dw.end());
     return dw;
   }
+  static float wide(float value) { return value; }
+  static float wide(Bf16 value) { return to_float(value); }
 
   int micro_batches_;
   LinearLayer layer_;
   std::vector<float> w_, scores_;
 };
+using LinearRun = LinearRunOf<float>;
 
 class ConvRun {
  public:
@@ -207,6 +230,30 @@ TEST(TrialOfLinear, MicroBatchesOfAStepAreOneSample) {
     }
     for (int64_t step = 0; step <= Trial::kSteps; ++step) measured.step();
     EXPECT_FALSE(planner->measured_before(measured.layer().state().step)) << "it never ends";
+  }
+}
+
+// The run that is given the choices of a measured one has its bits.
+template <typename T>
+void expect_repeated(const std::string& recipe, int64_t steps) {
+  const auto planner = planner_of(PlanMode::kAuto);
+  LinearRunOf<T> measured(planner, recipe, /*micro_batches=*/2, /*total_steps=*/steps);
+  std::vector<StepResult> results;
+  for (int64_t step = 0; step < steps; ++step) results.push_back(measured.step());
+  LinearRunOf<T> repeated(std::make_shared<Planner>(Planner::from_saved(planner->saved())), recipe,
+                          2, steps);
+  for (size_t i = 0; i < results.size(); ++i) {
+    ASSERT_EQ(repeated.step(), results[i]) << recipe << " step " << i;
+  }
+}
+
+// Candidates go, so the pattern that is planned for changes, and with it the trial.
+TEST(TrialOfLinear, RepeatsLbcThroughItsRemoval) { expect_repeated<float>("lbc", 80); }
+
+// Ways with two arithmetics take turns where the CPU has a unit for bf16.
+TEST(TrialOfLinear, RepeatsBf16) {
+  for (const char* recipe : {"sr-ste", "t-sr-ste", "static+dense_head=0"}) {
+    expect_repeated<Bf16>(recipe, 2 * Trial::kSteps + 4);
   }
 }
 

@@ -49,24 +49,22 @@ const T* DenseCopy::of(const Operand& operand, const float* values, const Weight
 template const float* DenseCopy::of(const Operand&, const float*, const WeightShape&);
 template const Bf16* DenseCopy::of(const Operand&, const float*, const WeightShape&);
 
-void WeightPack::forget() {
-  packed_for_.reset();
-  tiled_ = false;
-}
+void WeightPack::forget() { panels_.valid = sparse_tiles_.valid = tiled_ = false; }
 
 const PackedMatrix& WeightPack::sparse(const Operand& operand, const float* values,
                                        const WeightShape& shape, Precision compute) {
-  if (packed_for_ == compute) return pack_;
   const bool tiles = compute == Precision::kBf16;
+  Sparse& own = tiles ? sparse_tiles_ : panels_;
+  if (own.valid) return own.pack;
   const MatrixView<const float> w(values, shape.outs, shape.ins);
   const PanelOptions options = operand.pack_options(compute);
-  PackedMatrix& panels = tiles ? panels_ : pack_;
+  PackedMatrix& panels = tiles ? untiled_ : own.pack;
   panels = product_ == Product::kForward
                ? pack_panels(w, *operand.mask, options, std::move(panels))
                : pack_panels_transposed(w, *operand.mask, options, std::move(panels));
-  if (tiles) pack_ = tiles_of(panels_, std::move(pack_));
-  packed_for_ = compute;
-  return pack_;
+  if (tiles) own.pack = tiles_of(untiled_, std::move(own.pack));
+  own.valid = true;
+  return own.pack;
 }
 
 const DenseTiles& WeightPack::tiles(MatrixView<const Bf16> w) {

@@ -55,25 +55,32 @@ class DenseCopy {
   AlignedBuffer<Bf16> bf16_;
 };
 
-// The pack of a linear layer's operand that one of its products takes: W for the forward product,
-// Wᵀ for backward data. Panels or tiles, as the arithmetic wants it; or tiles of all of it.
+// The packs of a linear layer's operand that one of its products takes: W for the forward product,
+// Wᵀ for backward data. Panels or tiles, as the arithmetic wants it; or tiles of all of it. Each is
+// kept until forget(): a trial that takes turns packs once a step for each, as a run would.
 class WeightPack {
  public:
   explicit WeightPack(Product product) : product_(product) {}
 
   void forget();
-  bool has(bool sparse, Precision compute) const {
-    return sparse ? packed_for_ == compute : tiled_;
-  }
+  bool has(bool sparse, Precision compute) const { return sparse ? of(compute).valid : tiled_; }
   const PackedMatrix& sparse(const Operand& operand, const float* values, const WeightShape& shape,
                              Precision compute);
   const DenseTiles& tiles(MatrixView<const Bf16> w);  // [outs, ins], with its zeros
 
  private:
+  struct Sparse {
+    bool valid = false;
+    PackedMatrix pack;
+  };
+  const Sparse& of(Precision compute) const {
+    return compute == Precision::kBf16 ? sparse_tiles_ : panels_;
+  }
+
   Product product_;
-  std::optional<Precision> packed_for_;  // nothing: not packed
+  Sparse panels_, sparse_tiles_;
+  PackedMatrix untiled_;  // panels that tiles are made from
   bool tiled_ = false;
-  PackedMatrix panels_, pack_;  // panels that tiles are made from
   DenseTiles tiles_;
 };
 
