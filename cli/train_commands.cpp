@@ -151,9 +151,9 @@ void CompareArguments::declare(Flags& flags) {
              "is always included",
              problem_in([](const std::string& text) {
                for (const std::string& one : split(text)) {
-                 const size_t at = std::min(one.find('@'), one.size());
-                 Recipe::parse(one.substr(0, at));
-                 if (at < one.size()) Pattern::parse(one.substr(at + 1));
+                 const auto [recipe, pattern] = split_pattern(one);
+                 Recipe::parse(recipe);
+                 if (pattern) Pattern::parse(*pattern);
                }
              }));
   declare_patterns(flags, patterns, "Patterns, one or several");

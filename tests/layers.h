@@ -70,6 +70,7 @@ inline std::vector<std::string> all_recipes() {
   names.push_back("t-sr-ste+fp8");
   names.push_back("sr-ste+decay=decoupled");
   names.push_back("dense+gradient=mvue");
+  names.push_back("s-ste+gradient=mvue@4:8");
   names.push_back("bi-mask+fp8");
   names.push_back("sr-ste+order_every=3");
   names.push_back("t-sr-ste+order_every=2");

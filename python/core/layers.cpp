@@ -254,7 +254,7 @@ class PyLinear : public PyLayer {
     });
   }
   bool sample_scales(Address g, int64_t tokens, const Key& key, Address scales) {
-    const int64_t first_token = key[3], group = own().settings().pattern.group();
+    const int64_t first_token = key[3], group = own().sample_pattern().group();
     const std::optional<Sampling> sample = sampling(key, first_token / group);
     if (!sample) return false;
     const int64_t outs = own().shape().outs;
@@ -304,7 +304,7 @@ class PyConv : public PyLayer {
   // g: [images, outs, height, width]
   bool sample_scales(Address g, const Sizes& g_sizes, const Key& key, Address scales) {
     // Groups begin with every image, as in ConvLayer.
-    const int64_t positions = g_sizes[2] * g_sizes[3], group = own().settings().pattern.group();
+    const int64_t positions = g_sizes[2] * g_sizes[3], group = own().sample_pattern().group();
     const int64_t first_image = positions == 0 ? 0 : key[3] / positions;
     const auto sample = sampling(key, first_image * ((positions + group - 1) / group));
     if (!sample) return false;
@@ -348,6 +348,7 @@ void bind_layers(nb::module_& m) {
       .def("begin_pass", &PyLayer::begin_pass, Release())
       .def("next_pass", &PyLayer::next_pass)
       .def("add_decay", &PyLayer::add_decay, Release())
+      .def("sample_group", [](PyLayer& self) { return self.layer().sample_pattern().group(); })
       .def("count_step", [](PyLayer& self) { self.layer().count_step(); })
       .def(
           "bring_up_to_date",

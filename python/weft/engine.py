@@ -316,7 +316,7 @@ class Engine:
         """Of the gradient of a pass, in the batch of all ranks: it chooses the random numbers."""
         self.tokens = g.numel() // max(1, self.geometry.outs)
         if self.geometry.kernel is None:
-            self.unit = int(_core.pattern(self.settings.pattern)[1])
+            self.unit = int(self.core.sample_group())
         else:  # groups begin with every image
             self.unit = g.shape[2] * g.shape[3]
         return 0 if self.ranks is None else self.ranks.first_token(self.tokens, self.unit)

@@ -9,6 +9,7 @@
 #include "weft/core/bf16.h"
 #include "weft/core/error.h"
 #include "weft/layer/linear_layer.h"
+#include "weft/mask/verify.h"
 
 namespace weft::test {
 namespace {
@@ -193,6 +194,33 @@ TEST(LayerWithoutTorch, SamplesKnowWhereTheirTokensBegin) {
     EXPECT_LT(gap, 1e-5);
     EXPECT_GT(others, 1e-2);
     EXPECT_THROW(dw_of(8, 8, {5, 0, 0, 6}), Error);
+  }
+}
+
+// 1:8 weights with a gradient of 2:4: dW is that of the layer at 2:4 that draws the same sample,
+// and the weights stay 1:8.
+TEST(LayerWithoutTorch, AGradientHasAPatternOfItsOwn) {
+  constexpr int64_t kTokens = 24, kSize = 16;
+  const std::vector<float> w = gaussian(kSize * kSize, 1), x = gaussian(kTokens * kSize, 2),
+                           g = gaussian(kTokens * kSize, 3);
+  for (const PlanMode mode : {PlanMode::kDense, PlanMode::kSparse}) {
+    const auto dw_of = [&](const char* recipe, const char* pattern, int64_t first) {
+      LinearLayer layer(kSize, kSize);
+      layer.configure(settings_of(recipe, pattern, mode));
+      layer.begin_pass({w.data()}, true);
+      EXPECT_EQ(
+          count_groups_in(layer.state().forward, layer.shape(), Pattern::parse(pattern)).violations,
+          0);
+      std::vector<float> dw(kSize * kSize);
+      layer.backward_weight<float>(w.data(), {g.data(), kTokens, kSize}, {x.data(), kTokens, kSize},
+                                   {5, 0, 0, first}, {dw.data(), kSize, kSize});
+      return dw;
+    };
+    const char* own = "s-ste+gradient=mvue@2:4";
+    EXPECT_EQ(dw_of(own, "1:8", 0), dw_of("s-ste", "2:4", 0));
+    EXPECT_NE(dw_of(own, "1:8", 0), dw_of("s-ste", "1:8", 0));
+    EXPECT_NO_THROW(dw_of(own, "1:8", 4)) << "a group of four tokens, not of eight";
+    EXPECT_THROW(dw_of("s-ste", "1:8", 4), Error);
   }
 }
 

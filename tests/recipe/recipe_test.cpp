@@ -44,6 +44,37 @@ TEST(Recipe, PartsCanBeExchanged) {
   EXPECT_EQ(Recipe::parse("sr-ste+lambda=0+decay=decoupled").lambda, 0.0);
 }
 
+// So that very sparse weights need not mean noisy gradients.
+TEST(Recipe, AGradientMayHaveAPatternOfItsOwn) {
+  const Pattern weights(1, 8);
+  EXPECT_EQ(Recipe::parse("s-ste").sample_pattern(weights), weights);
+  EXPECT_EQ(Recipe::parse("s-ste+gradient=mvue@2:4").sample_pattern(weights), Pattern(2, 4));
+  EXPECT_EQ(Recipe::parse("s-ste+gradient=mvue@2:4+gradient=mvue").sample_pattern(weights),
+            weights);
+  EXPECT_NO_THROW(Recipe::parse("s-ste+gradient=mvue-two-draw@2:4").check(weights));
+  expect_error([] { Recipe::parse("s-ste+gradient=mvue-two-draw@1:4").check(Pattern(2, 4)); },
+               "is for 2:4");
+  expect_error([] { Recipe::parse("ste+gradient=exact@2:4"); }, "exact samples nothing");
+  expect_error([] { Recipe::parse("s-ste+gradient=mvue@5:4"); }, "5:4");
+  expect_error([] { Recipe::parse("s-ste+gradient=mvue@"); }, "pattern");
+}
+
+TEST(Recipe, ThePatternOfTheWeightsStandsLast) {
+  const auto expect_split = [](std::string_view text, std::string_view recipe,
+                               std::optional<std::string_view> pattern) {
+    const auto [found, its_pattern] = split_pattern(text);
+    EXPECT_EQ(found, recipe) << text;
+    EXPECT_EQ(its_pattern, pattern) << text;
+  };
+  expect_split("sr-ste", "sr-ste", std::nullopt);
+  expect_split("sr-ste@1:4", "sr-ste", "1:4");
+  expect_split("sr-ste@", "sr-ste", "");
+  expect_split("sr-ste+lambda=1e-5@2:4x2", "sr-ste+lambda=1e-5", "2:4x2");
+  expect_split("s-ste+gradient=mvue@2:4", "s-ste+gradient=mvue@2:4", std::nullopt);
+  expect_split("s-ste+gradient=mvue@2:4@1:8", "s-ste+gradient=mvue@2:4", "1:8");
+  expect_split("s-ste+gradient=mvue@2:4+fp8@1:8", "s-ste+gradient=mvue@2:4+fp8", "1:8");
+}
+
 TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"dense+backward=bi-mask", "this one is dense"},

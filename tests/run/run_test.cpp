@@ -335,14 +335,16 @@ TEST(PeakMemory, IsWhatThisProcessHas) {
 
 TEST(CompareOptions, HaveDenseOnceThenPatternsThenRecipesAtTheirOwn) {
   CompareOptions options;
-  options.recipes = {"dense", "ste", "s-ste@1:8", "sr-ste", "ste@1:4", "ste"};
+  options.recipes = {"dense",  "ste",     "s-ste@1:8", "s-ste+gradient=mvue@2:4@1:8",
+                     "sr-ste", "ste@1:4", "ste"};
   options.patterns = {"2:4", "1:4"};
   std::vector<std::string> found;
   for (const CompareEntry& entry : compare_entries(options)) {
     found.push_back(entry.recipe + "@" + entry.pattern);
   }
-  EXPECT_EQ(found, (std::vector<std::string>{"dense@", "ste@2:4", "sr-ste@2:4", "ste@1:4",
-                                             "sr-ste@1:4", "s-ste@1:8"}));
+  EXPECT_EQ(found,
+            (std::vector<std::string>{"dense@", "ste@2:4", "sr-ste@2:4", "ste@1:4", "sr-ste@1:4",
+                                      "s-ste@1:8", "s-ste+gradient=mvue@2:4@1:8"}));
   options.recipes = {"s-ste+gradient=mvue-two-draw"};
   EXPECT_TRUE(contains(message_of([&] { compare_entries(options); }), "1:4"));
 }

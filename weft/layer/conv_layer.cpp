@@ -114,7 +114,7 @@ ConvShape ConvLayer::shape_for(const std::array<int64_t, 4>& x_sizes) const {
 
 // Groups begin with every image (kernel/conv/pack_conv.h), so the last of an image may be short.
 int64_t ConvLayer::first_group_of(const Pass& pass, const ConvShape& shape) const {
-  const int64_t positions = shape.positions(), group = settings().pattern.group();
+  const int64_t positions = shape.positions(), group = sample_pattern().group();
   WEFT_CHECK(pass.first_token >= 0 && pass.first_token % positions == 0,
              "{}: a first token of {}: images have {} positions", label(), pass.first_token,
              positions);

@@ -60,8 +60,11 @@ std::string Layer::objection(const WeightShape& shape, int64_t channel_groups, c
   if (recipe.schedule.order_every > 0 && pattern.share() > 1) {
     return "groups of channels: a row order would mix them";
   }
-  const int64_t block = pattern.share() > 1 ? pattern.block() : transposable ? group : 1;
-  if (outs % block != 0) {
+  const auto shared_block = [](const Pattern& one) { return one.share() > 1 ? one.block() : 1; };
+  const int weights = std::max(shared_block(pattern), transposable ? pattern.group() : 1);
+  const int sampled = recipe.samples_gradient() ? shared_block(recipe.sample_pattern(pattern)) : 1;
+  for (const int block : {weights, sampled}) {
+    if (outs % block == 0) continue;
     return fmt::format("groups of {} output channels do not hold whole blocks of {}", outs, block);
   }
   return "";
@@ -306,6 +309,10 @@ std::optional<LayerPlan> Layer::sparse_plan() {
   if (always_dense()) return std::nullopt;
   std::optional<LayerPlan> plan = plan_for(operand_pattern());
   if (!plan) return plan;
+  if (recipe().gradient_pattern) {
+    const size_t gradient = static_cast<size_t>(Product::kBackwardWeight);
+    plan->products[gradient] = plan_for(*recipe().gradient_pattern)->products[gradient];
+  }
   const auto replace = [&](Product product, PlanCause cause) {
     ProductPlan& one = plan->products[static_cast<size_t>(product)];
     const ProductForm form = one.form;

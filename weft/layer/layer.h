@@ -192,6 +192,7 @@ class Layer {
   void effective_values(const double* weights, double* out) const;
   // How the gradient of this pass is sampled; nothing: it is not. group: of tokens, the first one.
   std::optional<Sampling> sampling(const Pass& pass, int64_t first_group) const;
+  Pattern sample_pattern() const { return recipe().sample_pattern(settings_.pattern); }
   // d_scores: [score_shape()], overwritten.
   void score_gradient(const float* weights, const float* dw, float* d_scores) const;
   void score_gradient(const double* weights, const double* dw, double* d_scores) const;

@@ -259,7 +259,7 @@ std::optional<Sampling> Layer::sampling(const Pass& pass, int64_t first_group) c
   const Recipe& r = recipe();
   const bool dense_phase = !r.is_dense() && !state_.sparse();
   if (!r.samples_gradient() || dense_phase) return std::nullopt;
-  SampleOptions options{.pattern = settings_.pattern};
+  SampleOptions options{.pattern = sample_pattern()};
   options.sampler = *r.gradient->sampler;
   options.key = {pass.seed, static_cast<uint64_t>(pass.step), static_cast<uint32_t>(state_.layer),
                  static_cast<uint32_t>(pass.call * settings_.replicas + settings_.replica)};

@@ -225,7 +225,7 @@ void LinearLayer::backward_weight(const LayerWeights& weights, MatrixView<const 
   const Operands& own = operands<T>(weights);
   Part& part = part_of(some);
   WEFT_CHECK(dw.row_stride == dw.cols, "{}: the rows of dw must be contiguous", label());
-  const int64_t group = settings().pattern.group();
+  const int64_t group = sample_pattern().group();
   const std::optional<Sampling> sample = sampling(pass, pass.first_token / group);
   const bool fp8 = recipe().fp8;
   Prepared<T> input(x), gradient(g);

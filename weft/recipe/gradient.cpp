@@ -11,7 +11,8 @@ std::string masked_objection(const Recipe& recipe, const Pattern&) {
          "never change: use mask_every=0 or forward=union";
 }
 
-std::string two_draw_objection(const Recipe&, const Pattern& pattern) {
+std::string two_draw_objection(const Recipe& recipe, const Pattern& weights) {
+  const Pattern pattern = recipe.sample_pattern(weights);
   return pattern.keep() == 2 && pattern.group() == 4
              ? ""
              : "the two-draw sampler is for 2:4; mvue takes any pattern";

@@ -89,6 +89,18 @@ const Solver* transposable_solver(std::string_view name) {
   throw Error(fmt::format("recipe: solver={}: accepted are {}", name, known));
 }
 
+// "mvue", or "mvue@2:4".
+void set_gradient(Recipe& recipe, std::string_view value) {
+  const size_t at = value.find('@');
+  recipe.gradient = &gradient_part(value.substr(0, at));
+  recipe.gradient_pattern.reset();
+  if (at == std::string_view::npos) return;
+  WEFT_CHECK(recipe.samples_gradient(),
+             "recipe: gradient={}: {} samples nothing, so it has no pattern", value,
+             recipe.gradient->name);
+  recipe.gradient_pattern = Pattern::parse(value.substr(at + 1));
+}
+
 void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
   if (key == "forward") {
     recipe.forward = &forward_part(value);
@@ -96,7 +108,7 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
     recipe.backward = &backward_part(value);
     if (recipe.backward->set_defaults != nullptr) recipe.backward->set_defaults(recipe);
   } else if (key == "gradient") {
-    recipe.gradient = &gradient_part(value);
+    set_gradient(recipe, value);
   } else if (key == "decay") {
     recipe.decay = &decay_part(value);
   } else if (key == "lambda") {
@@ -173,6 +185,16 @@ std::string known_recipes() {
 }
 
 }  // namespace
+
+RecipeAndPattern split_pattern(std::string_view text) {
+  const size_t last_part = std::min(text.rfind('+') + 1, text.size());  // npos + 1 is 0
+  size_t at = text.find('@', last_part);
+  if (at != std::string_view::npos && text.substr(last_part).starts_with("gradient=")) {
+    at = text.find('@', at + 1);
+  }
+  if (at == std::string_view::npos) return {text, std::nullopt};
+  return {text.substr(0, at), text.substr(at + 1)};
+}
 
 std::span<const Recipe> recipes() { return table(); }
 

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,6 +60,8 @@ struct Recipe {
   double lambda = 2e-4;  // of the decay
   Schedule schedule;
   const Solver* solver = nullptr;  // of a transposable mask; null: the default one
+  // Of the sampled gradient; nothing: that of the weights. "gradient=mvue@2:4"
+  std::optional<Pattern> gradient_pattern;
   PermutationSearch permutation_search = PermutationSearch::kSwap;
   PermutationGoal permutation_goal = PermutationGoal::kKept;
   bool fp8 = false;  // operands of all three products rounded to FP8 (estimate/fp8.h)
@@ -80,11 +83,23 @@ struct Recipe {
   }
   bool is_dense() const { return forward->dense; }
   bool samples_gradient() const { return gradient->sampler.has_value(); }
+  // Of a sample of the gradient, in a layer with weights of this pattern.
+  Pattern sample_pattern(const Pattern& weights) const {
+    return gradient_pattern.value_or(weights);
+  }
   // Whether one of its parts reads this setting ("removal_end").
   bool reads(std::string_view setting) const;
   // The same masks going forward, and none of its own going backward.
   Recipe without_backward_mask() const;
 };
+
+// "sr-ste@1:4": a recipe, and the pattern of its weights. A pattern right after a gradient part is
+// of that part: "s-ste+gradient=mvue@2:4@1:8" samples 2:4 under weights at 1:8.
+struct RecipeAndPattern {
+  std::string_view recipe;
+  std::optional<std::string_view> pattern;
+};
+RecipeAndPattern split_pattern(std::string_view text);
 
 // The named recipes, in the order of docs/recipes.md.
 std::span<const Recipe> recipes();

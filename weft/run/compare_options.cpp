@@ -16,12 +16,12 @@ std::vector<CompareEntry> compare_entries(const CompareOptions& options) {
   };
   for (const std::string& pattern : options.patterns) {
     for (const std::string& recipe : options.recipes) {
-      if (recipe != "dense" && recipe.find('@') == std::string::npos) add(recipe, pattern);
+      if (recipe != "dense" && !split_pattern(recipe).pattern) add(recipe, pattern);
     }
   }
-  for (const std::string& recipe : options.recipes) {
-    const size_t at = recipe.find('@');
-    if (at != std::string::npos) add(recipe.substr(0, at), recipe.substr(at + 1));
+  for (const std::string& text : options.recipes) {
+    const auto [recipe, pattern] = split_pattern(text);
+    if (pattern) add(std::string(recipe), std::string(*pattern));
   }
   return entries;
 }

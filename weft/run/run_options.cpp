@@ -253,9 +253,9 @@ std::vector<std::string> texts_of(const Json& value) {
 ModelKind model_kind(const std::string& name) { return model_entry(name).kind; }
 
 RecipeAtPattern parse_recipe_at(const std::string& text, const Pattern& otherwise) {
-  const size_t at = std::min(text.find('@'), text.size());
-  RecipeAtPattern found{text.substr(0, at), otherwise, at < text.size()};
-  if (found.own_pattern) found.pattern = Pattern::parse(text.substr(at + 1));
+  const auto [recipe, pattern] = split_pattern(text);
+  RecipeAtPattern found{std::string(recipe), otherwise, pattern.has_value()};
+  if (pattern) found.pattern = Pattern::parse(*pattern);
   Recipe::parse(found.recipe).check(found.pattern);
   return found;
 }
