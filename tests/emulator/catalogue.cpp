@@ -194,6 +194,8 @@ asm(R"(
     INSERT("vinsertf32") INSERT("vinserti32") INSERT_WIDE("vinsertf64") INSERT_WIDE("vinserti64")
     // moves
     MOVE("vmovups") MOVE("vmovupd") ALIGNED_MOVE("vmovaps") MOVE("vmovdqu8") MOVE("vmovdqu16")
+    ONE("vmovntps zmmword ptr [rdi+128], zmm20") ONE("vmovntps ymmword ptr [rdi+96], ymm3")
+    ONE("vmovntdq zmmword ptr [r13+64], zmm9")
     MOVE("vmovdqu32") MOVE("vmovdqu64") ALIGNED_MOVE("vmovdqa32") ALIGNED_MOVE("vmovdqa64")
     ONE("vmovups zmm1, zmmword ptr [rdi*1+64]") ONE("vmovss xmm1{k1}, dword ptr [rdi+4]")
     ONE("vmovss dword ptr [rdi-4]{k1}, xmm20")
@@ -221,6 +223,7 @@ asm(R"(
     COMPARE_D("vpcmpeqd", "") COMPARE_D("vpcmpgtd", "") COMPARE_D("vptestmd", "")
     COMPARE_D("vptestnmd", "") CLASSIFY("vfpclassps") CLASSIFY("vfpclasspd")
     MASKS("kand") MASKS("kandn") MASKS("kor") MASKS("kxnor") MASKS("kxor")
+    PLAIN("kunpckbw k1, k2, k3") PLAIN("kunpckwd k4, k5, k6") PLAIN("kunpckdq k7, k1, k2")
     MASK_MOVES("b", "edx", "byte") MASK_MOVES("w", "r8d", "word") MASK_MOVES("d", "edx", "dword")
     MASK_MOVES("q", "r10", "qword")
     ".set needs, 1\n"  // bf16: floats are in odd registers, pairs of bf16 in even ones
@@ -271,7 +274,7 @@ asm(R"(
     ONE("vpcmpb k1, zmm2, zmm3, 1")
     ONE("vmovss xmm1{k1}, xmm2, xmm3") ONE("vfpclassps k1, zmm2, 0x20")
     ONE("vpsubb zmm1, zmm2, zmm3")
-    ONE("vfpclassps k1, zmm2, 1") PLAIN("kaddw k1, k2, k3") PLAIN("kunpckbw k1, k2, k3")
+    ONE("vfpclassps k1, zmm2, 1") PLAIN("kaddw k1, k2, k3") PLAIN("kaddb k1, k2, k3")
     ONE("vpdpbusd zmm1, zmm2, zmm3") PLAIN("tdpbssd tmm1, tmm2, tmm3")
     PLAIN("vaddps ymm1, ymm2, ymm3")
     ONE("vscalefps zmm1, zmm2, zmm3") PLAIN("addps xmm1, xmm2") PLAIN("nop")

@@ -8,8 +8,8 @@
 // does the same on a MachineState of the caller's, without a signal, on any CPU.
 //
 // What.
-//   masks.cpp         KMOV, KORTEST, KAND, KANDN, KNOT, KOR, KXNOR, KXOR, KSHIFTL, KSHIFTR;
-//                     comparisons, VPTESTM, VPTESTNM, VFPCLASS
+//   masks.cpp         KMOV, KORTEST, KAND, KANDN, KNOT, KOR, KXNOR, KXOR, KUNPCK, KSHIFTL,
+//                     KSHIFTR; comparisons, VPTESTM, VPTESTNM, VFPCLASS
 //   tiles.cpp         LDTILECFG, TILERELEASE, TILEZERO, TILELOADD, TILESTORED, TDPBF16PS
 //   moves.cpp         VMOV*, VEXTRACT*, VPBROADCAST* from a general register,
 //                     VCVTTSD2USI, VCVTUSI2SD

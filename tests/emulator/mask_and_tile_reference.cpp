@@ -69,6 +69,13 @@ bool apply_mask_reference(const AsmInstruction& instruction, MachineState& state
       const int from = i - step;
       if (from >= 0 && from < bits) result |= (first >> from & 1) << i;
     }
+  } else if (name.starts_with("kunpck")) {
+    const uint64_t second = read(operands[2], state);
+    result = 0;
+    for (int i = 0; i < bits; ++i) {
+      const int from = i % (bits / 2);
+      result |= ((i < bits / 2 ? second : first) >> from & 1) << i;
+    }
   } else if (name != "kmov") {
     const uint64_t second = read(operands[2], state);
     result = 0;

@@ -33,6 +33,15 @@ bool combine(const Instruction& in, MachineState& state) {
   return true;
 }
 
+// KUNPCK: the lower halves, that of the second source below.
+bool unpack(const Instruction& in, MachineState& state) {
+  if (in.memory) return false;
+  const int bits = in.wide ? 64 : in.prefix == 1 ? 16 : 32, half = bits / 2;
+  const uint64_t low = state.masks[in.rm & 7] & ones(half);
+  state.masks[in.reg & 7] = (state.masks[in.third & 7] & ones(half)) << half | low;
+  return true;
+}
+
 // KSHIFTR, KSHIFTL
 bool shift(const Instruction& in, MachineState& state) {
   if (in.opcode < 0x30 || in.opcode > 0x33 || in.memory) return false;
@@ -59,6 +68,7 @@ bool execute_mask(const Instruction& in, MachineState& state) {
   if (in.map == 3) return shift(in, state);
   if (in.map != 1) return false;
   if (in.opcode >= 0x41 && in.opcode <= 0x47) return combine(in, state);
+  if (in.opcode == 0x4b) return unpack(in, state);
   uint64_t& reg = state.masks[in.reg & 7];
   uint64_t& rm = state.masks[in.rm & 7];
   // To and from general registers: F2 for 32 and 64 bits.

@@ -11,7 +11,10 @@ bool is_load(const Instruction& in) {
 }
 
 bool is_store(const Instruction& in) {
-  if (in.map == 1) return in.opcode == 0x7f || in.opcode == 0x11 || in.opcode == 0x29;
+  if (in.map == 1) {
+    const bool past_the_caches = in.opcode == 0x2b || in.opcode == 0xe7;  // VMOVNTPS, VMOVNTDQ
+    return past_the_caches || in.opcode == 0x7f || in.opcode == 0x11 || in.opcode == 0x29;
+  }
   if (in.map != 3) return false;
   if (in.opcode == 0x17) return in.memory;  // VEXTRACTPS
   return in.opcode == 0x19 || in.opcode == 0x1b || in.opcode == 0x39 || in.opcode == 0x3b;
