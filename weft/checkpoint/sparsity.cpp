@@ -9,22 +9,27 @@ namespace {
 
 constexpr const char* kKey = "weft.sparsity";
 
-Promise parse_promise(const Json& entry, const std::string& what) {
+// parse(text), with `what` (the file, the key and the tensor) before its error.
+template <typename Parse>
+auto parsed(const std::string& text, const std::string& what, Parse parse) {
   try {
-    Promise promise{Pattern::parse(text_member_of(entry, "pattern", what)),
-                    parse_axis(text_member_of(entry, "axis", what))};
-    if (entry.contains("row_order")) promise.row_order = text_member_of(entry, "row_order", what);
-    if (entry.contains("transposed")) {
-      WEFT_CHECK(entry.at("transposed").is_boolean(),
-                 "'transposed' is {}: accepted is true or false",
-                 printable(entry.at("transposed").dump(), 40));
-      promise.transposed = entry.at("transposed").get<bool>();
-    }
-    return promise;
+    return parse(text);
   } catch (const Error& error) {
-    const std::string message = error.what();
-    throw Error(message.starts_with(what) ? message : fmt::format("{}: {}", what, message));
+    throw Error(fmt::format("{}: {}", what, error.what()));
   }
+}
+
+Promise parse_promise(const Json& entry, const std::string& what) {
+  Promise promise{parsed(text_member_of(entry, "pattern", what), what, Pattern::parse),
+                  parsed(text_member_of(entry, "axis", what), what, parse_axis)};
+  if (entry.contains("row_order")) promise.row_order = text_member_of(entry, "row_order", what);
+  if (entry.contains("transposed")) {
+    const Json& transposed = entry.at("transposed");
+    WEFT_CHECK(transposed.is_boolean(), "{}: 'transposed' is {}: accepted is true or false", what,
+               printable(transposed.dump(), 40));
+    promise.transposed = transposed.get<bool>();
+  }
+  return promise;
 }
 
 }  // namespace
