@@ -31,10 +31,7 @@ Gemm as_gemm(Product product, MatrixView<const float> a, MatrixView<float> out) 
 void run_onednn(Product product, MatrixView<const float> a, MatrixView<const float> b,
                 MatrixView<float> out) {
   const Gemm gemm = as_gemm(product, a, out);
-  onednn::check(
-      dnnl_sgemm(gemm.transpose_a ? 'T' : 'N', gemm.transpose_b ? 'T' : 'N', gemm.m, gemm.n, gemm.k,
-                 1, a.data, a.row_stride, b.data, b.row_stride, 0, out.data, out.row_stride),
-      "sgemm");
+  onednn::sgemm({gemm.transpose_a, gemm.transpose_b, gemm.k, a, b, /*alpha=*/1, /*beta=*/0, out});
 }
 
 void run_weft(Product product, MatrixView<const float> a, MatrixView<const float> b,

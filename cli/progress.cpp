@@ -1,7 +1,6 @@
 #include "cli/progress.h"
 
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <cstdlib>
 
 #include "weft/core/error.h"
+#include "weft/core/hold_signals.h"
 #include "weft/core/number.h"
 #include "weft/core/text.h"
 
@@ -35,24 +35,14 @@ double seconds_left(double fraction, double elapsed) {
   return fraction > 0 ? elapsed * (1 - fraction) / fraction : 0;
 }
 
-// A thread that answers no signals: they come to the one that works.
-template <typename Body>
-std::thread quiet_thread(Body body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before);
-  std::thread thread(body);
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
-
 }  // namespace
 
 Progress::Progress(std::string label, uint64_t total)
     : label_(std::move(label)), total_(total), terminal_(::isatty(STDERR_FILENO) == 1) {
   const std::chrono::duration<double> interval(seconds_between_lines());
   if (terminal_ || interval.count() == 0) return;
-  printer_ = quiet_thread([this, interval] { print_lines(interval); });
+  const HoldSignals hold;  // they come to the thread that works
+  printer_ = std::thread([this, interval] { print_lines(interval); });
 }
 
 Progress::~Progress() { finish(); }

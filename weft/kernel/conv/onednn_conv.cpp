@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "weft/core/error.h"
+#include "weft/core/hold_signals.h"
 #include "weft/core/parallel.h"
 #include "weft/kernel/dense/onednn.h"
 #include "weft/kernel/dense/onednn_describe.h"
@@ -85,6 +86,7 @@ struct Step {
   Desc scratch;
 
   void run(Arena& arena, std::unordered_map<int, dnnl::memory> arguments) const {
+    const HoldSignals hold;  // some convolutions are sgemm inside: see onednn::sgemm
     dnnl::stream stream(cpu());
     if (scratch.get_size() > 0) arguments[DNNL_ARG_SCRATCHPAD] = arena.take(scratch);
     primitive.execute(stream, arguments);

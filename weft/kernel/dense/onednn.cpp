@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "weft/core/hold_signals.h"
 #include "weft/core/isa.h"
 #include "weft/kernel/tile/tile_unit.h"
 
@@ -55,7 +56,11 @@ std::string isa() {
 #endif
 }
 
+// oneDNN's sgemm for AVX-512 points the stack pointer at a buffer of its own (2.6 to 3.7,
+// jit_avx512_common_gemm_f32.cpp). The frame of a signal handler would overwrite what lies before
+// that buffer on the heap: a run that a signal stopped crashed, or kept going with wrong numbers.
 void sgemm(const Sgemm& p) {
+  const HoldSignals hold;
   check(dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.c.rows, p.c.cols, p.k,
                    p.alpha, p.a.data, p.a.row_stride, p.b.data, p.b.row_stride, p.beta, p.c.data,
                    p.c.row_stride),
