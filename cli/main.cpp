@@ -24,8 +24,13 @@ void wait_politely() {
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", "30000", 0);
 }
 
+// Debian 13's libtorch loads UCX, whose handler of SIGSEGV allocates memory: a program that crashes in
+// the allocator would hang there for ever. Read when the library is loaded.
+void end_when_it_crashes() { ::setenv("UCX_HANDLE_ERRORS", "none", 0); }
+
 [[noreturn]] void become_weft_train(char** argv) {
   wait_politely();
+  end_when_it_crashes();
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "weft-train";
   hold_stop_signals(
       true);  // loading libtorch takes a while, and signals would be ignored meanwhile
