@@ -171,6 +171,7 @@ void refuse_idle_settings(const Recipe& recipe, const std::set<std::string_view>
     refuse_if(!readers.empty() && !recipe.reads(key), key, "only " + readers + " reads it");
   }
   refuse_if(recipe.decay->none(), "lambda", "there is no decay");
+  refuse_if(recipe.finds_lambda(), "lambda", "decay=auto finds it");
   for (const char* key : {"dense_head", "dense_tail"}) {
     refuse_if(recipe.is_dense(), key, "it is dense throughout");
   }
@@ -194,6 +195,14 @@ RecipeAndPattern split_pattern(std::string_view text) {
   }
   if (at == std::string_view::npos) return {text, std::nullopt};
   return {text.substr(0, at), text.substr(at + 1)};
+}
+
+std::string with_lambda(std::string_view recipe, double lambda) {
+  constexpr std::string_view kPart = "+decay=auto";
+  std::string text(recipe);
+  if (!Recipe::parse(recipe).finds_lambda()) return text;
+  return text.replace(text.rfind(kPart), kPart.size(),
+                      fmt::format("+decay=gradient+lambda={}", lambda));
 }
 
 std::span<const Recipe> recipes() { return table(); }
