@@ -59,6 +59,20 @@ TEST(Recipe, ALambdaThatIsToBeFound) {
   EXPECT_EQ(with_lambda("sr-ste+lambda=1e-3", 3.0), "sr-ste+lambda=1e-3");
 }
 
+// STEP: the second moment is learned before there are masks.
+TEST(Recipe, AMomentIsFrozenAfterADenseHead) {
+  const Recipe recipe = Recipe::parse("sr-ste+dense_head=0.25+moment=frozen");
+  EXPECT_TRUE(recipe.frozen_moment);
+  EXPECT_NO_THROW(recipe.check(Pattern(2, 4)));
+  EXPECT_TRUE(contains(describe_schedule(recipe), "second moment frozen while sparse"));
+  EXPECT_FALSE(Recipe::parse("sr-ste").frozen_moment);
+  EXPECT_FALSE(Recipe::parse("sr-ste+moment=frozen+moment=follow").frozen_moment);
+  expect_error([] { Recipe::parse("sr-ste+moment=frozen").check(Pattern(2, 4)); },
+               "needs a dense head");
+  expect_error([] { Recipe::parse("sr-ste+moment=kept"); }, "accepted are follow, frozen");
+  expect_error([] { Recipe::parse("dense+moment=frozen"); }, "has no effect");
+}
+
 // So that very sparse weights need not mean noisy gradients.
 TEST(Recipe, AGradientMayHaveAPatternOfItsOwn) {
   const Pattern weights(1, 8);

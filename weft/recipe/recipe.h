@@ -64,6 +64,9 @@ struct Recipe {
   std::optional<Pattern> gradient_pattern;
   PermutationSearch permutation_search = PermutationSearch::kSwap;
   PermutationGoal permutation_goal = PermutationGoal::kKept;
+  // Adam's second moment of the weights stays as it is while the layer is sparse (STEP, Lu et al.
+  // 2023): the gradients of masked weights would spoil it. It is learned in the dense head.
+  bool frozen_moment = false;
   bool fp8 = false;  // operands of all three products rounded to FP8 (estimate/fp8.h)
 
   // A name of the table, then parts joined by "+": "sr-ste+lambda=6e-5+gradient=mvue+fp8".

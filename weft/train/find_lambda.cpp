@@ -95,8 +95,9 @@ class LambdaTrials {
   };
 
   static RunOptions sparse_throughout(const RunOptions& options) {
-    return with_auto_recipes(
-        options, [](const std::string& recipe) { return recipe + "+dense_head=0+dense_tail=0"; });
+    return with_auto_recipes(options, [](const std::string& recipe) {
+      return recipe + "+dense_head=0+dense_tail=0+moment=follow";
+    });
   }
 
   void sparsify_by(const RunOptions& options) {
