@@ -10,6 +10,7 @@
 #include "weft/core/text.h"
 #include "weft/report/export.h"
 #include "weft/report/table.h"
+#include "weft/run/found_lambda.h"
 
 namespace weft::cli {
 namespace {
@@ -35,6 +36,7 @@ std::vector<uint64_t> run_memory(const CompareOptions& options, const CompareRes
     RunOptions run = options.run;
     run.recipe = row.recipe;
     run.pattern = row.pattern.empty() ? "2:4" : row.pattern;
+    run = with_lambda(run, 0.0);  // none is to be found in six steps
     run.steps = 6;
     run.eval_samples = 1;
     peaks.push_back(peak_memory_of(run, std::filesystem::path(out) / "memory", stop));
@@ -57,6 +59,8 @@ Json comparison_json(const CompareOptions& options, const CompareResult& result,
              {"step_ratio", r.step_ratio},
              {"step_ratio_spread", Json{r.ratio_low, r.ratio_high}},
              {"step_ms", 1e3 * r.step_seconds},
+             {"steps", r.steps},
+             {"train_seconds", r.train_seconds},
              {"density", r.density},
              {"flip_rate", r.flip_rate},
              {"sparse_products", r.products},
@@ -70,14 +74,16 @@ Json comparison_json(const CompareOptions& options, const CompareResult& result,
     }
     rows.push_back(std::move(row));
   }
-  return {{"metric", result.metric},
-          {"rows", rows},
-          {"options", options.run.to_json()},
-          {"seeds", options.seeds},
-          {"threads", where.threads},
-          {"isa", where.isa},
-          {"cpu", where.cpu},
-          {"commit", where.commit}};
+  Json document{{"metric", result.metric},
+                {"rows", rows},
+                {"options", options.run.to_json()},
+                {"seeds", options.seeds},
+                {"threads", where.threads},
+                {"isa", where.isa},
+                {"cpu", where.cpu},
+                {"commit", where.commit}};
+  if (options.budget > 0.0) document["budget_seconds"] = options.budget;
+  return document;
 }
 
 void print_comparison(const CompareOptions& options, const Json& document) {
@@ -88,6 +94,7 @@ void print_comparison(const CompareOptions& options, const Json& document) {
       "recipe",   "pattern", loss ? ">eval loss" : ">accuracy %", ">±", ">step vs dense", ">memory",
       ">density", ">flips"};
   if (dense_flips) heads.push_back(">of dense");
+  if (options.budget > 0.0) heads.insert(heads.end(), {">steps", ">seconds"});
   heads.insert(heads.end(), {"sparse products", "check"});
   Table table(heads);
   for (const Json& row : document["rows"]) {
@@ -111,6 +118,10 @@ void print_comparison(const CompareOptions& options, const Json& document) {
                           ? fmt::format("{:.1e}", row["dense_flips"].get<double>())
                           : "-");
     }
+    if (options.budget > 0.0) {
+      cells.push_back(fmt::format("{}", row["steps"].get<int64_t>()));
+      cells.push_back(fmt::format("{:.1f}", row["train_seconds"].get<double>()));
+    }
     cells.insert(cells.end(),
                  {products.empty() ? "none" : products, row["check"].get<std::string>()});
     table.add(cells);
@@ -118,30 +129,43 @@ void print_comparison(const CompareOptions& options, const Json& document) {
   print(table.str());
   const bench::Environment where = bench::environment();
   const RunOptions& run = options.run;
+  const std::string each = options.budget > 0.0 ? fmt::format("{} s of training", options.budget)
+                                                : fmt::format("{} steps", run.steps);
   print(fmt::format(
-      "\n{} on {}: {} steps of {}, {} seeds; step vs dense: dense step time / step time, "
+      "\n{} on {}: {} of {}, {} seeds; step vs dense: dense step time / step time, "
       "interleaved;\nmemory: peak resident set / that of dense; flips: in the sparse phase{}. {}, "
       "{}, {}, "
       "commit {}\n",
-      run.model, run.data, run.steps, run.batch, options.seeds,
+      run.model, run.data, each, run.batch, options.seeds,
       dense_flips ? "; dense flips: of the same masks on the dense run's weights" : "", where.cpu,
       where.isa, threads_text(where.threads), where.commit));
 }
 
 void print_comparison_briefly(const Json& document) {
   const bool loss = document["metric"] == "eval_loss";
-  Table table({"recipe", "pattern", loss ? ">eval loss" : ">accuracy", ">density",
-               "sparse products", ">speed", ">file"});
+  const bool budget = document.contains("budget_seconds");
+  std::vector<std::string> heads = {
+      "recipe",          "pattern", loss ? ">eval loss" : ">accuracy", ">density",
+      "sparse products", ">speed",  budget ? ">steps" : ">file"};
+  if (budget) heads.push_back(">seconds");
+  Table table(heads);
   for (const Json& row : document["rows"]) {
     const std::string pattern = row["pattern"].get<std::string>();
     const std::string products = row["sparse_products"].get<std::string>();
     const double mean = row["mean"].get<double>();
-    table.add({row["recipe"].get<std::string>(), pattern.empty() ? "-" : pattern,
-               loss ? fmt::format("{:.4f}", mean) : percent(mean),
-               fmt::format("{:.2f}", row["density"].get<double>()),
-               products.empty() ? "none" : products,
-               fmt::format("{:.2f}", row["step_ratio"].get<double>()),
-               bytes_text(row["file_bytes"].get<uint64_t>())});
+    std::vector<std::string> cells = {row["recipe"].get<std::string>(),
+                                      pattern.empty() ? "-" : pattern,
+                                      loss ? fmt::format("{:.4f}", mean) : percent(mean),
+                                      fmt::format("{:.2f}", row["density"].get<double>()),
+                                      products.empty() ? "none" : products,
+                                      fmt::format("{:.2f}", row["step_ratio"].get<double>())};
+    if (budget) {
+      cells.push_back(fmt::format("{}", row["steps"].get<int64_t>()));
+      cells.push_back(fmt::format("{:.1f}", row["train_seconds"].get<double>()));
+    } else {
+      cells.push_back(bytes_text(row["file_bytes"].get<uint64_t>()));
+    }
+    table.add(cells);
   }
   print(table.str());
   const bench::Environment where = bench::environment();

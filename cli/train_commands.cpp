@@ -158,6 +158,10 @@ void CompareArguments::declare(Flags& flags) {
              }));
   declare_patterns(flags, patterns, "Patterns, one or several");
   flags.integer("--seeds", seeds, 1, 1000, "Runs of each recipe, with seeds from --seed on");
+  flags.text("--budget", "TIME", budget,
+             "Training time of each run (300s, 10m, 1h) instead of --steps: a rehearsal first says "
+             "how many steps that is for each recipe",
+             problem_in([](const std::string& text) { parse_duration(text); }));
   flags.text("--out", "DIR", out, "Folder of all runs; an unfinished comparison is continued");
   flags.require("--out");
   flags.flag("--no-memory", no_memory,
@@ -174,10 +178,15 @@ CompareOptions CompareArguments::options() const {
   options.recipes = recipes.empty() ? recipe_names() : split(recipes);
   options.patterns = patterns;
   options.seeds = seeds;
+  if (!budget.empty()) options.budget = parse_duration(budget);
   return options;
 }
 
 void CompareArguments::check() const {
+  const std::vector<std::string> given = run.given();
+  if (!budget.empty() && std::ranges::find(given, "--steps") != given.end()) {
+    throw UsageError("--budget excludes --steps");
+  }
   const CompareOptions compared = options();
   check_usage([&] {
     RunOptions one = compared.run;
@@ -193,7 +202,8 @@ CommandEntry compare_command(Work<CompareArguments> work) {
   return {
       "compare", "Train with several recipes and compare them",
       "  weft compare --recipes dense,sr-ste,s-ste --pattern 2:4 --seeds 3 --out runs/compare\n"
-      "  weft compare --pattern 2:4 --pattern 1:4 --data idx:mnist --steps 300 --out runs/mnist",
+      "  weft compare --pattern 2:4 --pattern 1:4 --data idx:mnist --steps 300 --out runs/mnist\n"
+      "  weft compare --recipes sr-ste,s-ste --budget 300s --out runs/equal-time",
       command_for(std::move(work))};
 }
 

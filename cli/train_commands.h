@@ -33,7 +33,7 @@ struct TrainArguments {
 
 struct CompareArguments {
   RunFlags run;
-  std::string recipes, out, tensorboard;
+  std::string recipes, out, tensorboard, budget;
   std::vector<std::string> patterns = {"2:4"};
   int64_t seeds = 3;
   bool no_memory = false, brief = false, json = false;

@@ -73,6 +73,10 @@ class PyLayer {
                  std::shared_ptr<Planner> planner) {
     LayerSettings settings;
     settings.recipe = Recipe::parse(recipe);
+    WEFT_CHECK(!settings.recipe.frozen_moment,
+               "recipe '{}': moment=frozen needs weft::AdamW, of `weft train` and the C++ library; "
+               "leave it out",
+               recipe);
     settings.pattern = Pattern::parse(pattern);
     settings.total_steps = total_steps;
     settings.seed = seed;

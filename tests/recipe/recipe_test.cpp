@@ -44,6 +44,35 @@ TEST(Recipe, PartsCanBeExchanged) {
   EXPECT_EQ(Recipe::parse("sr-ste+lambda=0+decay=decoupled").lambda, 0.0);
 }
 
+// What nobody has found yet is no λ to train with; what was found is a recipe as any other.
+TEST(Recipe, ALambdaThatIsToBeFound) {
+  const Recipe recipe = Recipe::parse("sr-ste+decay=auto+mask_every=3");
+  EXPECT_TRUE(recipe.finds_lambda());
+  EXPECT_NO_THROW(recipe.check(Pattern(2, 4)));
+  EXPECT_FALSE(Recipe::parse("sr-ste").finds_lambda());
+  expect_error([] { Recipe::parse("sr-ste+decay=auto+lambda=1e-3"); }, "decay=auto finds it");
+  expect_error([] { Recipe::parse("lbc+decay=auto").check(Pattern(2, 4)); }, "by magnitude");
+  const std::string found = with_lambda("sr-ste+decay=auto+mask_every=3", 3e-3);
+  EXPECT_EQ(found, "sr-ste+decay=gradient+lambda=0.003+mask_every=3");
+  EXPECT_EQ(Recipe::parse(found).lambda, 3e-3);
+  EXPECT_EQ(Recipe::parse(with_lambda("ste+decay=auto", 1e-6)).lambda, 1e-6);
+  EXPECT_EQ(with_lambda("sr-ste+lambda=1e-3", 3.0), "sr-ste+lambda=1e-3");
+}
+
+// STEP: the second moment is learned before there are masks.
+TEST(Recipe, AMomentIsFrozenAfterADenseHead) {
+  const Recipe recipe = Recipe::parse("sr-ste+dense_head=0.25+moment=frozen");
+  EXPECT_TRUE(recipe.frozen_moment);
+  EXPECT_NO_THROW(recipe.check(Pattern(2, 4)));
+  EXPECT_TRUE(contains(describe_schedule(recipe), "second moment frozen while sparse"));
+  EXPECT_FALSE(Recipe::parse("sr-ste").frozen_moment);
+  EXPECT_FALSE(Recipe::parse("sr-ste+moment=frozen+moment=follow").frozen_moment);
+  expect_error([] { Recipe::parse("sr-ste+moment=frozen").check(Pattern(2, 4)); },
+               "needs a dense head");
+  expect_error([] { Recipe::parse("sr-ste+moment=kept"); }, "accepted are follow, frozen");
+  expect_error([] { Recipe::parse("dense+moment=frozen"); }, "has no effect");
+}
+
 // So that very sparse weights need not mean noisy gradients.
 TEST(Recipe, AGradientMayHaveAPatternOfItsOwn) {
   const Pattern weights(1, 8);

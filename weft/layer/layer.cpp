@@ -73,6 +73,11 @@ std::string Layer::objection(const WeightShape& shape, int64_t channel_groups, c
 void Layer::configure(const LayerSettings& settings) {
   settings.recipe.check(settings.pattern);
   WEFT_CHECK(
+      !settings.recipe.finds_lambda(),
+      "recipe '{}': decay=auto finds lambda in short trial runs, which `weft train` and `weft "
+      "compare` make; give decay=gradient+lambda=X here",
+      settings.recipe.name);
+  WEFT_CHECK(
       settings.replicas >= 1 && settings.replica >= 0 && settings.replica < settings.replicas,
       "replica {} of {}", settings.replica, settings.replicas);
   WEFT_CHECK(settings.micro_batches >= 1, "{} micro-batches per step: there must be at least 1",

@@ -27,5 +27,9 @@ const DecayPart kGradientDecay = {.name = "gradient",
 const DecayPart kDecoupledDecay = {.name = "decoupled",
                                    .apply = decay_decoupled<float>,
                                    .apply_in_double = decay_decoupled<double>};
+const DecayPart kAutoDecay = {.name = "auto",
+                              .apply = decay_in_gradient<float>,
+                              .apply_in_double = decay_in_gradient<double>,
+                              .finds_lambda = true};
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 //
 //   in the gradient   dW += λ (1 − m) ∘ W        through momentum and Adam's moments, as the papers
 //   decoupled         W  −= lr · λ (1 − m) ∘ W   beside the optimiser
+//   auto              in the gradient, with a λ that short trials find (lambda_search.h)
 //
 // Once per optimiser step and after clipping, whatever the number of micro-batches, replicas, or
 // uses of the layer. (The reference code adds it in every backward pass, so that its λ grows with
@@ -13,6 +14,6 @@
 
 namespace weft {
 
-extern const DecayPart kNoDecay, kGradientDecay, kDecoupledDecay;
+extern const DecayPart kNoDecay, kGradientDecay, kDecoupledDecay, kAutoDecay;
 
 }  // namespace weft

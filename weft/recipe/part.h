@@ -131,6 +131,8 @@ struct DecayPart {
   void (*apply)(const DecayCall<float>& call) = nullptr;  // null: there is none
   // The same in double. There if `apply` is.
   void (*apply_in_double)(const DecayCall<double>& call) = nullptr;
+  // λ is not given, but found by who trains (lambda_search.h), in place of this part.
+  bool finds_lambda = false;
 
   bool none() const { return apply == nullptr; }
 };

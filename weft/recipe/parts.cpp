@@ -32,7 +32,8 @@ std::vector<const GradientPart*>& gradient_table() {
   return rows;
 }
 std::vector<const DecayPart*>& decay_table() {
-  static std::vector<const DecayPart*> rows = {&kNoDecay, &kGradientDecay, &kDecoupledDecay};
+  static std::vector<const DecayPart*> rows = {&kNoDecay, &kGradientDecay, &kDecoupledDecay,
+                                               &kAutoDecay};
   return rows;
 }
 

@@ -51,6 +51,10 @@ constexpr std::array<std::pair<std::string_view, PermutationSearch>, 2> kSearchN
 constexpr std::array<std::pair<std::string_view, PermutationGoal>, 2> kGoalNames = {
     {{"kept", PermutationGoal::kKept}, {"eligible", PermutationGoal::kEligible}}};
 
+// What Adam's second moment does in the sparse phase; true: it stays.
+constexpr std::array<std::pair<std::string_view, bool>, 2> kMomentNames = {
+    {{"follow", false}, {"frozen", true}}};
+
 template <typename Value, size_t count>
 Value value_in(const std::array<std::pair<std::string_view, Value>, count>& names,
                std::string_view key, std::string_view name) {
@@ -127,6 +131,8 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
     recipe.permutation_search = value_in(kSearchNames, key, value);
   } else if (key == "permutation_goal") {
     recipe.permutation_goal = value_in(kGoalNames, key, value);
+  } else if (key == "moment") {
+    recipe.frozen_moment = value_in(kMomentNames, key, value);
   } else if (key == "dense_head") {
     recipe.schedule.dense_head = number(key, value, 0.0, 1.0);
   } else if (key == "dense_tail") {
@@ -139,7 +145,7 @@ void set_part(Recipe& recipe, std::string_view key, std::string_view value) {
     throw Error(fmt::format(
         "recipe: unknown part '{}': known are forward, backward, gradient, decay, lambda, solver, "
         "mask_every, permutation_every, permutation_search, permutation_goal, order_every, "
-        "order_end, dense_head, dense_tail, removal_end, removal_power, fp8",
+        "order_end, moment, dense_head, dense_tail, removal_end, removal_power, fp8",
         key));
   }
 }
@@ -171,7 +177,8 @@ void refuse_idle_settings(const Recipe& recipe, const std::set<std::string_view>
     refuse_if(!readers.empty() && !recipe.reads(key), key, "only " + readers + " reads it");
   }
   refuse_if(recipe.decay->none(), "lambda", "there is no decay");
-  for (const char* key : {"dense_head", "dense_tail"}) {
+  refuse_if(recipe.finds_lambda(), "lambda", "decay=auto finds it");
+  for (const char* key : {"dense_head", "dense_tail", "moment"}) {
     refuse_if(recipe.is_dense(), key, "it is dense throughout");
   }
   refuse_if(recipe.schedule.order_every == 0 || recipe.has_fixed_mask(), "order_end",
@@ -194,6 +201,14 @@ RecipeAndPattern split_pattern(std::string_view text) {
   }
   if (at == std::string_view::npos) return {text, std::nullopt};
   return {text.substr(0, at), text.substr(at + 1)};
+}
+
+std::string with_lambda(std::string_view recipe, double lambda) {
+  constexpr std::string_view kPart = "+decay=auto";
+  std::string text(recipe);
+  if (!Recipe::parse(recipe).finds_lambda()) return text;
+  return text.replace(text.rfind(kPart), kPart.size(),
+                      fmt::format("+decay=gradient+lambda={}", lambda));
 }
 
 std::span<const Recipe> recipes() { return table(); }
@@ -242,6 +257,9 @@ void Recipe::check(const Pattern& pattern) const {
   ask(*forward);
   if (schedule.dense_head + schedule.dense_tail >= 1.0) {
     refuse("the dense head and tail leave no sparse steps");
+  }
+  if (frozen_moment && schedule.dense_head == 0.0) {
+    refuse("moment=frozen needs a dense head, in which the moment is learned: add dense_head=0.25");
   }
 }
 
@@ -301,6 +319,7 @@ std::string describe_schedule(const Recipe& recipe) {
             ? "row order found with it"
             : fmt::format("row order every {} until {:.3g}", s.order_every, s.order_end));
   }
+  if (recipe.frozen_moment) add("second moment frozen while sparse");
   if (s.dense_tail > 0.0) add(fmt::format("dense for the last {:.3g}", s.dense_tail));
   return text.empty() ? "–" : text;
 }

@@ -64,6 +64,9 @@ struct Recipe {
   std::optional<Pattern> gradient_pattern;
   PermutationSearch permutation_search = PermutationSearch::kSwap;
   PermutationGoal permutation_goal = PermutationGoal::kKept;
+  // Adam's second moment of the weights stays as it is while the layer is sparse (STEP, Lu et al.
+  // 2023): the gradients of masked weights would spoil it. It is learned in the dense head.
+  bool frozen_moment = false;
   bool fp8 = false;  // operands of all three products rounded to FP8 (estimate/fp8.h)
 
   // A name of the table, then parts joined by "+": "sr-ste+lambda=6e-5+gradient=mvue+fp8".
@@ -73,6 +76,8 @@ struct Recipe {
   // Throws Error with the reason if the parts do not make sense together, or with this pattern.
   void check(const Pattern& pattern) const;
 
+  // Whether its λ is still to be found (decay=auto): no layer trains with it until then.
+  bool finds_lambda() const { return decay->finds_lambda; }
   // Whether the schedule is made of shares, so that the number of steps must be known.
   bool needs_total_steps() const;
   // Whether the mask is found once, by magnitude.
@@ -100,6 +105,10 @@ struct RecipeAndPattern {
   std::optional<std::string_view> pattern;
 };
 RecipeAndPattern split_pattern(std::string_view text);
+
+// "sr-ste+decay=auto" with a λ that was found: "sr-ste+decay=gradient+lambda=0.003". A recipe that
+// finds none is as it was.
+std::string with_lambda(std::string_view recipe, double lambda);
 
 // The named recipes, in the order of docs/recipes.md.
 std::span<const Recipe> recipes();

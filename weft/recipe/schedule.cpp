@@ -4,25 +4,21 @@
 
 namespace weft {
 
-namespace {
-
-int64_t dense_head(const Recipe& recipe, int64_t total_steps) {
+int64_t dense_head_steps(const Recipe& recipe, int64_t total_steps) {
   return static_cast<int64_t>(
       std::ceil(recipe.schedule.dense_head * static_cast<double>(total_steps)));
 }
 
-}  // namespace
-
 bool is_dense_step(const Recipe& recipe, int64_t step, int64_t total_steps) {
   if (recipe.is_dense()) return true;
   const auto total = static_cast<double>(total_steps);
-  const int64_t head = dense_head(recipe, total_steps);
+  const int64_t head = dense_head_steps(recipe, total_steps);
   const auto tail = static_cast<int64_t>(std::floor(recipe.schedule.dense_tail * total));
   return step < head || (tail > 0 && step >= total_steps - tail);
 }
 
 double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps) {
-  const auto head = static_cast<double>(dense_head(recipe, total_steps));
+  const auto head = static_cast<double>(dense_head_steps(recipe, total_steps));
   const double end = recipe.schedule.removal_end * static_cast<double>(total_steps);
   return end > head ? (static_cast<double>(step) - head) / (end - head) : 1.0;
 }

@@ -13,6 +13,9 @@ namespace weft {
 // Whether a step is dense. Always, for a recipe without a sparse forward operand.
 bool is_dense_step(const Recipe& recipe, int64_t step, int64_t total_steps);
 
+// Steps of the dense head.
+int64_t dense_head_steps(const Recipe& recipe, int64_t total_steps);
+
 // t / t_f of lbc, counted from the end of the dense head; 1 or more: one candidate is left, and
 // nothing changes any more.
 double removal_progress(const Recipe& recipe, int64_t step, int64_t total_steps);

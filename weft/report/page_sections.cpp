@@ -327,7 +327,8 @@ PageSection repeat_section(const std::vector<Variant>& variants) {
   for (const Variant& variant : variants) {
     for (const ReportedRun* run : variant.runs) {
       list += html("<dt>{}</dt>\n<dd><pre><code>{}</code></pre></dd>\n", run->name,
-                   repeat_command(run->folder, run->options));
+                   repeat_command(run->folder, run->lambda ? with_lambda(run->options, *run->lambda)
+                                                           : run->options));
     }
   }
   return {"repeat", "Repeat a run",

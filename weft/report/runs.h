@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "weft/core/json.h"
+#include "weft/run/found_lambda.h"
 #include "weft/run/run_metrics.h"
 #include "weft/run/run_options.h"
 #include "weft/run/run_result.h"
@@ -45,6 +46,7 @@ struct ReportedRun {
   std::filesystem::path folder;
   std::string name;  // of the folder; unique within a report
   RunOptions options;
+  std::optional<double> lambda;  // that decay=auto has found
   std::map<std::string, std::string> environment;
   std::vector<ReportedLayer> layers;
   std::optional<RunResult> result;  // if the run is finished

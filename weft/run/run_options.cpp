@@ -303,6 +303,12 @@ void RunOptions::check_training() const {
   Recipe::parse(recipe).check(Pattern::parse(pattern));
   for (const std::string& rule : rules) parse_rule(rule, Pattern::parse(pattern));
   for (const RecipeAtPattern& counted : counted_flips(*this)) check_flips_of(counted);
+  const auto freezes = [](const std::string& one) { return Recipe::parse(one).frozen_moment; };
+  const bool frozen = freezes(recipe) || std::ranges::any_of(rules, [&](const auto& rule) {
+                        return freezes(parse_rule(rule, Pattern::parse(pattern)).recipe);
+                      });
+  WEFT_CHECK(!frozen || optimizer == "adamw", "moment=frozen needs optimizer adamw, not {}",
+             optimizer);
   WEFT_CHECK(batch >= 1 && batch % accumulate == 0,
              "batch {} is not a multiple of {} micro-batches", batch, accumulate);
 }

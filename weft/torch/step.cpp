@@ -2,6 +2,9 @@
 
 #include <optional>
 
+#include "weft/recipe/schedule.h"
+#include "weft/torch/adamw.h"
+
 namespace weft {
 namespace {
 
@@ -31,6 +34,23 @@ void require_scores_trained(const std::string& name, const LayerModule& layer,
              name.empty() ? layer.name() : name, layer.settings().recipe.name);
 }
 
+// Of layers whose recipe has moment=frozen: the second moment stays while they are sparse.
+void freeze_moment(const std::string& name, const LayerModule& layer,
+                   torch::optim::Optimizer& optimizer) {
+  const LayerSettings& settings = layer.settings();
+  if (!settings.recipe.frozen_moment) return;
+  auto* adamw = dynamic_cast<AdamW*>(&optimizer);
+  WEFT_CHECK(adamw != nullptr,
+             "{}: the recipe '{}' has moment=frozen, which needs weft::AdamW (weft/torch/adamw.h)",
+             name.empty() ? layer.name() : name, settings.recipe.name);
+  if (is_dense_step(settings.recipe, layer.state().step, settings.total_steps)) {
+    adamw->unfreeze_second_moment(layer.weight);
+  } else {
+    adamw->freeze_second_moment(layer.weight,
+                                dense_head_steps(settings.recipe, settings.total_steps));
+  }
+}
+
 }  // namespace
 
 void step(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
@@ -41,6 +61,7 @@ void step(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
       continue;
     }
     require_scores_trained(name, *layer, optimizer);
+    freeze_moment(name, *layer, optimizer);
     trained.push_back(layer);
   }
   for (const auto& layer : trained) {

@@ -10,8 +10,11 @@
 // tied weight it moved are updated too. Data-parallel runs reduce their gradients
 // before.
 //
+// With moment=frozen in its recipe, the second moment of a layer's weights stays as it is while the
+// layer is sparse; that needs an optimiser of weft (adamw.h).
+//
 // Throws Error, before anything has changed, if the optimiser trains the weights of an lbc layer
-// and not its scores: it was made before sparsify, which adds them.
+// and not its scores (it was made before sparsify, which adds them), or cannot freeze a moment.
 #pragma once
 
 #include <torch/optim/optimizer.h>

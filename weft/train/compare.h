@@ -5,6 +5,9 @@
 // the times of their steps can be compared. Each run is a RunFolder of its own below the folder of
 // the comparison; what was stopped goes on, and what is done stays.
 //
+// With a budget of seconds instead of steps, each recipe has as many steps as it takes in that time
+// (compare_budget.h).
+//
 // A run is timed against a dense run that it took turns with from the first step. If there are new
 // recipes and the dense run has begun without them, another one takes turns with them, in a folder
 // of its own ("dense-seed1-turns2"); turns.json says which belongs to which.
@@ -23,10 +26,13 @@ struct CompareRow {
   std::vector<double> metrics;
   double mean = 0.0;
   double sd = 0.0;  // of the sample; 0 for one run
-  // Time of the dense run that it took turns with / time of this one, whole runs, mean over seeds.
+  // Time per step of the dense run that it took turns with / of this one, whole runs, mean over
+  // seeds.
   double step_ratio = 1.0;
   double ratio_low = 1.0, ratio_high = 1.0;
   double step_seconds = 0.0;
+  int64_t steps = 0;           // of each run
+  double train_seconds = 0.0;  // that these took, mean over seeds
   double density = 1.0;
   double flip_rate = 0.0;  // in the sparse phase, as all flips are
   // By the masks of this recipe on the weights of the dense run (telemetry.h), if that is counted.

@@ -36,9 +36,7 @@ DenseFlips::DenseFlips(torch::nn::Module& model, const std::vector<Counted>& cou
       const auto [place, fresh] = known.try_emplace(key, shadows_.size());
       own.push_back(place->second);
       if (!fresh) continue;
-      Shadow shadow{layer, layer->settings(), {}};
-      // Forward masks are counted.
-      shadow.settings.recipe = shadow.settings.recipe.without_backward_mask();
+      Shadow shadow{FollowedMask(layer, layer->settings())};
       const int number = on_layer[layer.get()]++;
       const auto buffer = [&](const char* part, const torch::Tensor& first) {
         return layer->register_buffer(fmt::format("flips{}_{}", number, part), first);
@@ -53,7 +51,7 @@ DenseFlips::DenseFlips(torch::nn::Module& model, const std::vector<Counted>& cou
 
 void DenseFlips::begin() {
   for (Shadow& shadow : shadows_) {
-    shadow.state = LayerState();
+    shadow.followed.state = LayerState();
     shadow.counts.set_data(torch::zeros({3}, torch::kLong));
     update(shadow, 0);
   }
@@ -61,16 +59,18 @@ void DenseFlips::begin() {
 
 void DenseFlips::restore(int64_t step) {
   for (Shadow& shadow : shadows_) {
-    const WeightShape shape = shadow.layer->weight_shape();
-    const std::string context = fmt::format("the flips of {}", shadow.settings.label);
+    FollowedMask& followed = shadow.followed;
+    const WeightShape shape = followed.layer->weight_shape();
+    const std::string context = fmt::format("the flips of {}", followed.settings.label);
     WEFT_CHECK(shadow.counts.numel() == 3, "{}: {} counts instead of 3", context,
                shadow.counts.numel());
-    shadow.state = LayerState();
-    shadow.state.step = shadow.state.refreshed = step;
-    shadow.state.begun = true;
-    shadow.state.forward =
+    LayerState& state = followed.state;
+    state = LayerState();
+    state.step = state.refreshed = step;
+    state.begun = true;
+    state.forward =
         mask_from(array_of(shadow.mask, "mask", context), shape.outs, shape.cols(), context);
-    shadow.state.row_order =
+    state.row_order =
         permutation_from(array_of(shadow.row_order, "row_order", context), shape.outs, context);
   }
 }
@@ -80,34 +80,17 @@ void DenseFlips::count(int64_t step) {
 }
 
 void DenseFlips::update(Shadow& shadow, int64_t step) {
-  const torch::NoGradGuard no_grad;
-  const torch::Tensor host =
-      shadow.layer->weight.detach().to(torch::kCPU, torch::kFloat).contiguous();
-  LayerState& state = shadow.state;
-  state.step = step;
-  state.seed = shadow.settings.seed;
-  state.layer = shadow.settings.number;
-  state.scaled = true;  // β is not wanted
-  LayerInput input;
-  input.weights = host.data_ptr<float>();
-  input.shape = shadow.layer->weight_shape();
-  input.pattern = shadow.settings.pattern;
-  input.recipe = &shadow.settings.recipe;
-  input.total_steps = shadow.settings.total_steps;
+  FollowedMask& followed = shadow.followed;
   int64_t* counts = shadow.counts.data_ptr<int64_t>();
-  const Mask trained = state.forward;
-  bring_up_to_date(input, state);
-  const bool counted = trained.rows() > 0;
-  shadow.changed = counted ? counts[2] + Mask::differing(trained, state.forward) : 0;
-  shadow.compared = counted ? host.numel() : 0;
+  followed.pending = counts[2];
+  const std::optional<int64_t> changed = followed.follow(step);
+  shadow.changed = changed.value_or(0);
+  shadow.compared = changed ? followed.layer->weight.numel() : 0;
   counts[0] += shadow.changed;
   counts[1] += shadow.compared;
-  const Mask stored = state.forward;  // what the next training pass would change
-  if (is_refresh_due(input, state)) refresh(input, state);
-  counts[2] = stored.rows() == state.forward.rows() ? Mask::differing(stored, state.forward) : 0;
-  state.refreshed = step;
-  shadow.mask.set_data(tensor_of(state_array("mask", state.forward)));
-  shadow.row_order.set_data(tensor_of(state_array("row_order", state.row_order)));
+  counts[2] = followed.pending;
+  shadow.mask.set_data(tensor_of(state_array("mask", followed.state.forward)));
+  shadow.row_order.set_data(tensor_of(state_array("row_order", followed.state.row_order)));
 }
 
 DenseFlips::Rates DenseFlips::rates(size_t counted) const {

@@ -18,6 +18,7 @@
 
 #include "weft/torch/layer_module.h"
 #include "weft/torch/sparsify.h"
+#include "weft/train/followed_mask.h"
 
 namespace weft {
 
@@ -43,9 +44,7 @@ class DenseFlips {
 
  private:
   struct Shadow {
-    std::shared_ptr<LayerModule> layer;
-    LayerSettings settings;
-    LayerState state;
+    FollowedMask followed;
     int64_t changed = 0, compared = 0;  // bits and weights, by the last count
     // The buffers. counts: both sums over all counts, and the bits that the next training pass
     // would change before it begins.

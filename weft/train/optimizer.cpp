@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "weft/core/text.h"
+#include "weft/torch/adamw.h"
 #include "weft/torch/export_model.h"
 
 namespace weft {
@@ -80,7 +81,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(torch::nn::Module& model
   }
   auto adamw =
       torch::optim::AdamWOptions(options.learning_rate).betas({options.momentum, options.beta2});
-  return std::make_unique<torch::optim::AdamW>(groups(adamw), adamw);
+  return std::make_unique<AdamW>(groups(adamw), adamw);
 }
 
 double learning_rate_at(const RunOptions& options, int64_t step) {

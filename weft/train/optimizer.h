@@ -12,7 +12,7 @@
 
 namespace weft {
 
-// SGD with momentum or AdamW, of libtorch. Weight decay pulls at matrices and kernels only: not at
+// SGD with momentum, of libtorch, or AdamW (weft/torch/adamw.h). Weight decay pulls at matrices and kernels only: not at
 // biases, norms, positions (the weight of a module called "positions"), and not at the scores of
 // lbc. Embeddings of tokens are matrices.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(torch::nn::Module& model,

@@ -66,6 +66,8 @@ class TrainerListener {
 struct TrainerSetup {
   TrainerListener* listener = nullptr;
   std::shared_ptr<Planner> planner;  // null: as options.plan says
+  // For begin and resume, if they take long (find_lambda.h): then they throw Stopped. May be null.
+  const std::atomic<int>* stop = nullptr;
 };
 
 class Trainer {

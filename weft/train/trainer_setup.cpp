@@ -4,6 +4,7 @@
 #include <ranges>
 
 #include "weft/core/parallel.h"
+#include "weft/train/find_lambda.h"
 #include "weft/train/optimizer.h"
 #include "weft/train/trainer_state.h"
 
@@ -64,13 +65,26 @@ Trainer::State::State(RunParts run_parts, const TrainerSetup& setup, const Json*
   const std::vector<DenseFlips::Counted> counted = flips_to_count();
   if (!counted.empty()) dense_flips.emplace(*parts.model, counted);
   std::vector<LayerReport> reports =
-      sparsify(*parts.model, sparsify_config(options, init, planner));
+      sparsify(*parts.model, sparsify_config(options_of_layers(setup, saved, file), init, planner));
   note_idle_rules(reports);
   for (LayerReport& report : reports) layers.push_back({std::move(report), std::nullopt});
   for (const auto& [name, layer] : layers_of(*parts.model)) named_layers[name] = layer;
   if (init) give_row_orders();
   optimizer = make_optimizer(*parts.model, options);
   parts.model->train();
+}
+
+RunOptions Trainer::State::options_of_layers(const TrainerSetup& setup, const Json* saved,
+                                             const std::string& file) {
+  if (!finds_lambda(parts.options)) return parts.options;
+  if (saved != nullptr) {
+    lambda = found_lambda(*saved, file);
+    WEFT_CHECK(lambda, "{}: 'lambda' is missing, which decay=auto has found", file);
+  } else {
+    lambda = find_lambda(parts, init, setup.stop, [this](const std::string& text) { note(text); });
+  }
+  record["lambda"] = to_json(*lambda);
+  return with_lambda(parts.options, lambda->lambda);
 }
 
 void Trainer::State::note_idle_rules(const std::vector<LayerReport>& reports) {
@@ -91,7 +105,7 @@ std::vector<DenseFlips::Counted> Trainer::State::flips_to_count() const {
   std::vector<DenseFlips::Counted> counted;
   for (const RecipeAtPattern& one : counted_flips(parts.options)) {
     RunOptions sparse = parts.options;
-    sparse.recipe = one.recipe;
+    sparse.recipe = with_lambda(one.recipe, 0.0);  // masks are the same with any
     sparse.pattern = one.pattern.str();
     counted.push_back({one.str(), sparsify_config(sparse, init, planner)});
   }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/run/found_lambda.h"
 #include "weft/train/dense_flips.h"
 #include "weft/train/step_gradients.h"
 #include "weft/train/telemetry.h"
@@ -32,6 +33,9 @@ struct Trainer::State {
   State(RunParts run_parts, const TrainerSetup& setup, const Json* saved, const std::string& file);
   InitRecord new_init();
   std::vector<DenseFlips::Counted> flips_to_count() const;
+  // The recipes that layers train by, with the λ that is in the record or is found now.
+  RunOptions options_of_layers(const TrainerSetup& setup, const Json* saved,
+                               const std::string& file);
   // Of layers that keep the mask of a file.
   void give_row_orders();
   // A rule that matches no layer is noted: it is most likely misspelt.
@@ -95,6 +99,7 @@ struct Trainer::State {
   std::optional<DenseFlips> dense_flips;
   const std::atomic<int>* stop = nullptr;  // of the call that is under way
   bool evaluation_due = false;             // of this step, and not yet done
+  std::optional<FoundLambda> lambda;       // if it was to be found
   std::optional<InitRecord> init;          // if the weights are those of a file
   std::optional<EvalReport> best;          // that best.safetensors is of
   RunPosition position;
