@@ -50,7 +50,7 @@ void time_conv(int rounds, ConvRecord& record) {
   compare_conv_paths(product, record);
   const ConvPeer peer = fastest_peer(product, record);
   record.dense_peer = peer.name;
-  const bool samples = record.form.product == Product::kBackwardWeight;
+  const bool samples = record.form.packs_gradient();
   std::vector<double> dense, sparse, pack, ratios;
   for (Rounds all(rounds); all.next();) {
     const int round = all.number();

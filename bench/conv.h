@@ -6,8 +6,8 @@
 // ratios within rounds. Before anything is timed, the sparse result is compared with weft's dense
 // one: a difference is an Error and no figure.
 //
-// What a training step pays besides has its own figure: packing of weights, or sampling and packing
-// of gradients. A plan keeps a product dense if it does not pay with that counted in.
+// What a training step pays besides has its own figure: packing of weights, sampling and packing of
+// gradients, or, only after their mask has changed, finding the kept entries. A plan keeps a product dense if it does not pay with that counted in.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ const std::vector<std::string>& cifar_convolutions();
 struct ConvOptions {
   std::vector<ConvShape> shapes;
   std::vector<Pattern> patterns;
-  std::vector<ProductForm> forms;  // of kPackedForms
+  std::vector<ProductForm> forms;
   std::vector<int> threads;
   int rounds = 5;
 };
@@ -43,13 +43,14 @@ struct ConvRecord {
   double dense_ms = 0;
   double sparse_ms = 0;
   Spread ratio = {};   // dense / sparse; the median is that of the medians
-  double pack_ms = 0;  // of weights; of a gradient: sampling and packing
+  double pack_ms = 0;  // of weights; of a gradient: sampling and packing; or of kept entries
   double peak_gflops = 0;
 
   double dense_gflops() const { return shape.flops() / dense_ms * 1e-6; }
   double effective_gflops() const { return shape.flops() / sparse_ms * 1e-6; }
   bool disturbed() const { return dense_gflops() < 0.5 * peak_gflops; }
-  bool pays() const { return sparse_ms + pack_ms < dense_ms; }
+  // Entries that are kept are found once for a mask, not in every step.
+  bool pays() const { return sparse_ms + (form.masked ? 0 : pack_ms) < dense_ms; }
 };
 
 std::vector<ConvRecord> bench_conv(const ConvOptions& options,

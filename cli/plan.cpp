@@ -26,7 +26,6 @@ class PlanCommand : public Command {
                "The mask is N:M along outputs too (default: along inputs only)");
     flags.flag("--masked-gradient", masked_gradient_,
                "Compute the gradient of the weights for kept weights only");
-    flags.exclude("--masked-gradient", "--conv");
     flags.text("--precision", "fp32|bf16", precision_,
                "Type of operands and activations; bf16: all arithmetics of the CPU are compared",
                problem_in([](const std::string& text) { parse_precision(text); }));
@@ -68,7 +67,8 @@ class PlanCommand : public Command {
     }
     for (const std::string& text : convs_) {
       const ConvShape conv = ConvShape::parse(text);
-      const LayerPlan plan = planner.plan(ConvRequest{conv, pattern, transposable_, per_pack});
+      const LayerPlan plan =
+          planner.plan({conv, pattern, transposable_, per_pack, masked_gradient_});
       for (const ProductPlan& one : plan.products) {
         add(conv.spec(), one, measured.measure(one.form, conv, pattern), table, list);
       }

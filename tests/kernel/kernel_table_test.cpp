@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "tests/conv_terms.h"
 #include "tests/products.h"
@@ -183,10 +184,16 @@ class ConvProblem {
               : is(Product::kBackwardData)
                   ? pack_conv_transposed(operand_.data(), mask_, kConv, options)
                   : pack_conv_gradient(operand_.data(), mask_, kConv, options);
+    for (int64_t r = 0; r < of_result_.rows(); ++r) {
+      for (int64_t c = 0; c < of_result_.cols(); ++c) of_result_.set(r, c, dice_.coin());
+    }
+    kept_.emplace(of_result_, Pattern(2, 4), kConv.taps());
   }
 
+  enum class Operand { kDense, kPacked, kKept };
+
   // The result begins as what was there before, which is added to.
-  ConvCall call(bool packed, bool bf16) {
+  ConvCall call(Operand operand, bool bf16) {
     result_ = before_;
     result16_ = rounded(before_);
     ConvCall call;
@@ -200,18 +207,20 @@ class ConvProblem {
       call.dense = operand16_.data();
       if (!is(Product::kBackwardWeight)) call.result = result16_.data();
     }
-    if (packed) call.packed = &packed_;
+    if (operand == Operand::kPacked) call.packed = &packed_;
+    if (operand == Operand::kKept) call.kept = &*kept_;
     if (is(Product::kForward)) call.bias = bias_.data();
     call.beta = 1;
     return call;
   }
 
-  std::vector<double> expected(bool packed) const {
+  std::vector<double> expected(Operand operand) const {
     std::vector<double> want(before_.begin(), before_.end());
     for_each_term(kConv, [&](const Term& t) {
       const int64_t col = is(Product::kBackwardWeight) ? t.image * kConv.positions() + t.position
                                                        : t.weight % mask_.cols();
-      if (packed && !mask_.at(t.out, col)) return;
+      if (operand == Operand::kPacked && !mask_.at(t.out, col)) return;
+      if (operand == Operand::kKept && !of_result_.at(t.out, t.weight % of_result_.cols())) return;
       const int64_t a = is(Product::kBackwardData) ? t.output : t.input;
       const int64_t b = is(Product::kBackwardWeight) ? t.output : t.weight;
       const int64_t c = is(Product::kForward)        ? t.output
@@ -242,22 +251,25 @@ class ConvProblem {
   Dice dice_;
   std::vector<float> activations_, operand_, bias_, before_;
   Mask mask_;
+  Mask of_result_{kConv.outs, kConv.weight_shape().cols()};  // if it is the gradient of weights
   std::vector<Bf16> activations16_, operand16_;
   PackedConv packed_;
+  std::optional<KeptEntries> kept_;
   std::vector<float> result_;
   std::vector<Bf16> result16_;
 };
 
 void expect_conv(const Kernel& kernel, Product product, int& taken) {
   ConvProblem problem(product);
-  for (const bool packed : {false, true}) {
+  using enum ConvProblem::Operand;
+  for (const ConvProblem::Operand operand : {kDense, kPacked, kKept}) {
     for (const bool bf16 : {false, true}) {
-      const ConvCall call = problem.call(packed, bf16);
+      const ConvCall call = problem.call(operand, bf16);
       if (!kernel.takes(call)) continue;
       ++taken;
       EXPECT_EQ(&kernel_for(call, kernel.compute), &kernel);
       multiply(call, kernel.compute);
-      const std::vector<double> want = problem.expected(packed), found = problem.found(bf16);
+      const std::vector<double> want = problem.expected(operand), found = problem.found(bf16);
       ASSERT_EQ(found.size(), want.size());
       for (size_t i = 0; i < want.size(); ++i) {
         const double rounding = bf16 && product != Product::kBackwardWeight ? 0x1p-8 : 0.0;
@@ -308,7 +320,7 @@ TEST(Kernels, RefuseWhatNobodyComputes) {
   EXPECT_TRUE(contains(refused(call), "bias"));
 
   ConvProblem problem(Product::kBackwardData);
-  ConvCall conv = problem.call(/*packed=*/false, /*bf16=*/false);
+  ConvCall conv = problem.call(ConvProblem::Operand::kDense, /*bf16=*/false);
   EXPECT_EQ(refused(conv, Precision::kBf16),
             "no kernel computes bwd_x in bf16 from fp32 activations and a dense tensor");
   conv.bias = &bias;
@@ -321,6 +333,8 @@ TEST(Kernels, RefuseWhatNobodyComputes) {
   conv.bias = nullptr;
   conv.packed = &streams;
   EXPECT_TRUE(contains(refused(conv), "packed matrices"));
+  EXPECT_TRUE(contains(refused(problem.call(ConvProblem::Operand::kKept, /*bf16=*/false)),
+                       "a dense tensor, some entries only"));
 }
 
 // What the planner measures and people read has one name per form.

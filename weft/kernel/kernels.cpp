@@ -5,6 +5,7 @@
 
 #include "weft/core/error.h"
 #include "weft/kernel/conv/dense_conv.h"
+#include "weft/kernel/conv/masked_conv.h"
 #include "weft/kernel/conv/sparse_conv.h"
 #include "weft/kernel/dense/dense.h"
 #include "weft/kernel/masked/masked_weight.h"
@@ -156,11 +157,16 @@ void run_dense_tiles(const LinearCall& c) {
 // ---- convolutions
 
 bool takes_conv_panels(const ConvCall& call) {
-  return call.packed && has_one_type(call) &&
+  return call.packed && !call.kept && has_one_type(call) &&
          std::all_of(call.packed->begin(), call.packed->end(),
                      [](const PackedMatrix& one) { return one.layout() == PackLayout::kPanel; });
 }
-bool takes_dense_conv(const ConvCall& call) { return !call.packed && has_one_type(call); }
+bool takes_kept_conv(const ConvCall& call) {
+  return call.kept && !call.packed && has_one_type(call);
+}
+bool takes_dense_conv(const ConvCall& call) {
+  return !call.kept && !call.packed && has_one_type(call);
+}
 
 void run_conv_panels(const ConvCall& c) {
   with_type(c, [&]<typename T>(T) {
@@ -176,6 +182,14 @@ void run_conv_panels(const ConvCall& c) {
         return sparse_conv_backward_weight(c.shape, *c.packed, activations, c.beta,
                                            std::get<float*>(c.result));
     }
+  });
+}
+
+void run_masked_conv(const ConvCall& c) {
+  with_type(c, [&]<typename T>(T) {
+    masked_conv_backward_weight(c.shape, std::get<const T*>(c.dense),
+                                std::get<const T*>(c.activations), *c.kept, c.beta,
+                                std::get<float*>(c.result));
   });
 }
 
@@ -231,6 +245,8 @@ constexpr std::array kKernels = {
            with_call<run_dense_tiles>},
     Kernel{"conv panel", "conv", Precision::kFp32, "panel packs", kProducts, "sparse convolutions",
            if_taken<takes_conv_panels>, with_call<run_conv_panels>},
+    Kernel{"conv masked", "conv", Precision::kFp32, "dense tensor", kBackwardWeightOnly,
+           "gradients of kept weights", if_taken<takes_kept_conv>, with_call<run_masked_conv>},
     Kernel{"conv dense", "conv", Precision::kFp32, "dense tensor", kProducts,
            "oneDNN, where dense is faster", if_taken<takes_dense_conv>, with_call<run_dense_conv>},
 };
@@ -243,7 +259,8 @@ std::string operand_text(const LinearCall& call) {
   return text + (call.kept ? ", some entries only" : "");
 }
 std::string operand_text(const ConvCall& call) {
-  return call.packed ? "packed matrices" : "a dense tensor";
+  return std::string(call.packed ? "packed matrices" : "a dense tensor") +
+         (call.kept ? ", some entries only" : "");
 }
 
 }  // namespace

@@ -57,8 +57,9 @@ struct ConvCall {
   AnyTensor activations;
   const PackedConv* packed = nullptr;  // null: the operand is dense
   AnyTensor dense;
-  const float* bias = nullptr;  // forward only: [outs]
-  float beta = 0.0f;            // 0 or 1
+  const KeptEntries* kept = nullptr;  // backward weight from dense operands: only these entries
+  const float* bias = nullptr;        // forward only: [outs]
+  float beta = 0.0f;                  // 0 or 1
   AnyTensorResult result;
 };
 

@@ -52,7 +52,7 @@ inline constexpr std::array<ProductForm, 5> kProductForms = {{
     {Product::kBackwardWeight},
     {Product::kBackwardWeight, /*ragged=*/false, /*masked=*/true},
 }};
-// Those with a packed operand, which convolutions have, too.
+// Those with a packed operand.
 inline constexpr std::span<const ProductForm> kPackedForms{kProductForms.data(), 4};
 
 }  // namespace weft

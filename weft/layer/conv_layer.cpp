@@ -122,10 +122,11 @@ int64_t ConvLayer::first_group_of(const Pass& pass, const ConvShape& shape) cons
 }
 
 std::optional<Layer::Request> ConvLayer::request_at(const ConvShape& shape,
-                                                    const std::optional<Pattern>& pattern) const {
+                                                    const std::optional<Pattern>& pattern,
+                                                    bool masked_gradient) const {
   if (shape.images == 0 || !pattern) return std::nullopt;
   return ConvRequest{shape, *pattern, state().sparse() && recipe().forward->transposable,
-                     products_per_pack()};
+                     products_per_pack(), masked_gradient};
 }
 
 void ConvLayer::free_packs() {
@@ -133,19 +134,13 @@ void ConvLayer::free_packs() {
   forward_pack_.clear();
   backward_pack_.clear();
   gradient_pack_.clear();
+  kept_ = {};
 }
 
 std::optional<LayerPlan> ConvLayer::plan_for(const Pattern& pattern) {
   if (last_.images == 0) return std::nullopt;
-  LayerPlan plan = planner().known(
-      ConvRequest{last_, pattern, recipe().forward->transposable, products_per_pack()});
-  if (recipe().gradient->masked) {  // computed dense, and masked
-    ProductPlan& gradient = plan.products[static_cast<size_t>(Product::kBackwardWeight)];
-    gradient = ProductPlan();
-    gradient.form = Product::kBackwardWeight;
-    gradient.cause = PlanCause::kMaskedGradient;
-  }
-  return plan;
+  return planner().known(ConvRequest{last_, pattern, recipe().forward->transposable,
+                                     products_per_pack(), recipe().gradient->masked});
 }
 
 template <typename T>
@@ -222,7 +217,7 @@ void ConvLayer::backward_weight(const LayerWeights& weights, ImageView<const T> 
                                 ImageView<const T> x, const Pass& pass, float* dw) {
   const ConvShape shape = shape_for(x.sizes);
   require_sizes(g.sizes, shape, "a gradient");
-  operands<T>(weights);  // that the layer is ready for a product
+  const Operands& own = operands<T>(weights);
   const std::optional<Sampling> sample = sampling(pass, first_group_of(pass, shape));
   const bool fp8 = recipe().fp8;
   const Input<T> input(x, fp8, Fp8::kE5m2);
@@ -235,10 +230,30 @@ void ConvLayer::backward_weight(const LayerWeights& weights, ImageView<const T> 
                             sampled_weight(shape, from_g, from_x, *sample, way, result.data);
                           });
   }
+  if (own.masked_gradient) {
+    return compute<float>(Product::kBackwardWeight, request_at(shape, own.planned, true),
+                          MatrixView<float>(dw, 1, shape.w_size()),
+                          [&](const Way& way, MatrixView<float> result) {
+                            masked_weight(shape, from_g, from_x, own.planned, way, result.data);
+                          });
+  }
   note(Product::kBackwardWeight, {});
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
   multiply(call_of(Product::kBackwardWeight, shape, from_x, from_g, dw));
-  if (recipe().gradient->masked && state().sparse()) masked_copy(dw, state().forward, dw);
+}
+
+template <typename T>
+void ConvLayer::masked_weight(const ConvShape& shape, const T* g, const T* x,
+                              const Pattern& planned_as, const Way& way, float* dw) {
+  const Mask& mask = state().forward;
+  ConvCall call = call_of(Product::kBackwardWeight, shape, x, g, dw);
+  if (way.sparse) {
+    const Stopwatch watch(times_.pack);
+    call.kept = &kept_.of(mask, planned_as, shape.taps());
+  }
+  const Stopwatch watch(times_.of(Product::kBackwardWeight));
+  multiply(call);
+  if (!way.sparse) masked_copy(dw, mask, dw);
 }
 
 template <typename T>

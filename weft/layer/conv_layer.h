@@ -61,19 +61,23 @@ class ConvLayer : public Layer {
   void free_packs() override;
   int64_t first_group_of(const Pass& pass, const ConvShape& shape) const;
   // pattern: nothing for an operand that is dense.
-  std::optional<Request> request_at(const ConvShape& shape,
-                                    const std::optional<Pattern>& pattern) const;
+  std::optional<Request> request_at(const ConvShape& shape, const std::optional<Pattern>& pattern,
+                                    bool masked_gradient = false) const;
   template <typename T>
   void compare_with_exact(const LayerWeights& weights, const ConvShape& shape, const T* g,
                           const T* dx);
   template <typename T>
   void sampled_weight(const ConvShape& shape, const T* g, const T* x, const Sampling& sampling,
                       const Way& way, float* dw);
+  template <typename T>
+  void masked_weight(const ConvShape& shape, const T* g, const T* x, const Pattern& planned_as,
+                     const Way& way, float* dw);
 
   ConvShape geometry_;
   ConvShape last_;  // input
   bool packed_forward_ = false, packed_backward_ = false;
   PackedConv forward_pack_, backward_pack_, gradient_pack_;
+  KeptOfMask kept_;  // of a masked gradient
 };
 
 }  // namespace weft

@@ -61,7 +61,6 @@ void LinearLayer::Part::forget() {
   forward_mask = backward_mask = Mask();
   forward_pack.forget();
   backward_pack.forget();
-  kept.reset();
 }
 
 void LinearLayer::forget_packs() {
@@ -300,16 +299,13 @@ void LinearLayer::masked_weight(MatrixView<const T> g, MatrixView<const T> x,
   Operand whole;
   whole.mask = &state().forward;
   const Mask& mask = *operand_of(part, whole, part.forward_mask).mask;
-  if (way.sparse && !part.kept) {
+  LinearCall call = gradient_call(g, x, dw);
+  if (way.sparse) {
     const Stopwatch watch(times_.pack);
-    part.kept.emplace(mask, planned_as);
+    call.kept = &part.kept.of(mask, planned_as);
   }
   const Stopwatch watch(times_.of(Product::kBackwardWeight));
-  if (way.sparse) {
-    LinearCall call = gradient_call(g, x, dw);
-    call.kept = &*part.kept;
-    return multiply(call);
-  }
+  if (way.sparse) return multiply(call);
   dense_weight(g, x, way, dw);
   masked_copy(dw.data, mask, dw.data);
 }

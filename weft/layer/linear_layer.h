@@ -63,7 +63,7 @@ class LinearLayer : public Layer {
     Outputs outs;
     Mask forward_mask, backward_mask;  // their rows of the layer's; empty: not cut yet
     WeightPack forward_pack{Product::kForward}, backward_pack{Product::kBackwardData};
-    std::optional<KeptEntries> kept;  // of a masked gradient
+    KeptOfMask kept;  // of a masked gradient
 
     void forget();
   };

@@ -15,11 +15,9 @@ namespace {
 // Below this ratio either way the model is not trusted and the shape itself is measured.
 constexpr double kClear = 1.3;
 
-ProductForm form_of(const PlanRequest& request, Product product) {
+template <typename Request>
+ProductForm form_of(const Request& request, Product product) {
   return ProductForm::of(product, request.transposable, request.masked_gradient);
-}
-ProductForm form_of(const ConvRequest& request, Product product) {
-  return ProductForm::of(product, request.transposable, /*masked_gradient=*/false);
 }
 
 // Packing that one product has to pay for. A sparse gradient is another one every time.

@@ -77,6 +77,7 @@ struct ConvRequest {
   Pattern pattern;
   bool transposable = false;  // as above
   int products_per_pack = 1;
+  bool masked_gradient = false;
 
   friend bool operator==(const ConvRequest&, const ConvRequest&) = default;
 };
@@ -89,14 +90,13 @@ std::vector<Arithmetic> contestants(const PlanRequest& request, const ProductFor
 enum class PlanCause : uint8_t {
   kNothingPruned,
   kAskedFor,
-  kMeasuring,       // nothing is decided yet: both paths run, and sparse results count
-  kTrial,           // by what the run has measured
-  kMeasured,        // at this shape
-  kPredicted,       // by the model
-  kSaved,           // in a plan that is repeated
-  kExactGradient,   // of a recipe that computes all of dW
-  kMaskedGradient,  // computed dense, and masked
-  kNotComputed,     // not needed: dx of the first layer
+  kMeasuring,      // nothing is decided yet: both paths run, and sparse results count
+  kTrial,          // by what the run has measured
+  kMeasured,       // at this shape
+  kPredicted,      // by the model
+  kSaved,          // in a plan that is repeated
+  kExactGradient,  // of a recipe that computes all of dW
+  kNotComputed,    // not needed: dx of the first layer
 };
 
 struct ProductPlan {

@@ -81,7 +81,6 @@ std::string ProductPlan::reason() const {
     case PlanCause::kAskedFor: return "asked for";
     case PlanCause::kSaved: return "saved";
     case PlanCause::kExactGradient: return "exact";
-    case PlanCause::kMaskedGradient: return "masked";
     case PlanCause::kNotComputed: return "not computed";
     case PlanCause::kTrial:
       return fmt::format(

@@ -244,7 +244,6 @@ SyntheticConv::SyntheticConv(const ProductForm& form, const ConvShape& shape,
                              const Pattern& pattern)
     : form_(form), shape_(shape), options_{pattern, {}} {
   shape.check();
-  WEFT_CHECK(!form.masked, "a convolution has no product {}", form.name());
   const Product product = form.product;
   const int64_t x = shape.x_size(), w = shape.w_size(), y = shape.y_size();
   activations_ = random_values(product == Product::kBackwardData ? y : x, 1);
@@ -253,20 +252,24 @@ SyntheticConv::SyntheticConv(const ProductForm& form, const ConvShape& shape,
                                      : product == Product::kBackwardData ? x
                                                                          : w));
   mask_ =
-      product == Product::kBackwardWeight
+      form.packs_gradient()
           ? random_gradient_mask(shape, pattern)
           : random_filter_mask(shape, pattern, product == Product::kBackwardData && !form.ragged);
   if (form.ragged) {  // and nothing is shared along the other axis
     options_.pattern = Pattern(pattern.keep(), pattern.group());
     options_.ragged = true;
   }
-  options_.tile = product == Product::kBackwardWeight
+  options_.tile = form.packs_gradient()
                       ? conv_gradient_tile_for(options_.pattern, shape.group_ins())
                       : conv_tile_for(mask_.density(), options_.pattern.share(), shape.taps());
   pack();
 }
 
 void SyntheticConv::pack() {
+  if (form_.masked) {
+    kept_.emplace(mask_, options_.pattern, shape_.taps());
+    return;
+  }
   switch (form_.product) {
     case Product::kForward:
       packed_ = pack_conv(operand_.data(), mask_, shape_, options_, std::move(packed_));
@@ -281,13 +284,14 @@ void SyntheticConv::pack() {
 }
 
 void SyntheticConv::sample() {
-  WEFT_CHECK(form_.product == Product::kBackwardWeight, "{} samples nothing", form_.name());
+  WEFT_CHECK(form_.packs_gradient(), "{} samples nothing", form_.name());
   SampleOptions options{.pattern = options_.pattern};
   sampled_ =
       pack_conv_sampled(operand_.data(), shape_, options, options_.tile, {}, std::move(sampled_));
 }
 
 void SyntheticConv::prune_operand() {
+  if (form_.masked) return;  // the result is masked, not an operand
   // A mask of G has the positions of all images in one row; in G the images come first.
   const bool gradient = form_.product == Product::kBackwardWeight;
   const int64_t run = gradient ? shape_.positions() : mask_.cols();
@@ -308,11 +312,18 @@ ConvCall SyntheticConv::call() {
   return call;
 }
 
-void SyntheticConv::run_dense() { multiply(call()); }
+void SyntheticConv::run_dense() {
+  multiply(call());
+  if (form_.masked) masked_copy(result_.data(), mask_, result_.data());
+}
 
 void SyntheticConv::run_sparse() {
   ConvCall sparse = call();
-  sparse.packed = &packed_;
+  if (form_.masked) {
+    sparse.kept = &*kept_;
+  } else {
+    sparse.packed = &packed_;
+  }
   multiply(sparse);
 }
 

@@ -54,7 +54,7 @@ class SyntheticProduct {
   std::optional<KeptEntries> kept_;
 };
 
-// The same for a convolution; one of kPackedForms.
+// The same for a convolution.
 class SyntheticConv {
  public:
   SyntheticConv(const ProductForm& form, const ConvShape& shape, const Pattern& pattern);
@@ -82,6 +82,7 @@ class SyntheticConv {
   std::vector<float> activations_, operand_, result_;
   Mask mask_;
   PackedConv packed_, sampled_;
+  std::optional<KeptEntries> kept_;
 };
 
 }  // namespace weft

@@ -15,6 +15,7 @@
 
 #include <vector>
 
+#include "weft/kernel/conv/conv_shape.h"
 #include "weft/kernel/panel/panel_product.h"
 
 namespace weft {
@@ -38,6 +39,9 @@ struct Gather {
   int64_t positions() const { return out_height * out_width; }
 };
 
+// What the taps of the kernel see of x, [images, ins, height, width], for the outputs of a group.
+Gather gather_of_inputs(const ConvShape& shape, const float* x, int64_t group);
+
 class GatherSource : public PanelSource {
  public:
   explicit GatherSource(Gather gather);
@@ -60,6 +64,29 @@ struct GatherLoad {
 struct GatherVector {
   int64_t to = 0;                // column of lane 0 in the stripe
   int32_t first = 0, count = 0;  // of the program's loads
+};
+
+// The program of one stripe of B: columns [first_col, first_col + cols).
+class StripeProgram {
+ public:
+  StripeProgram(const Gather& gather, int64_t first_col, int64_t cols);  // gather must outlive it
+
+  // Rows [first_row, first_row + rows) of B; row r to `to + r * stride`. `to` is on a cache line,
+  // `stride` a multiple of one; up to the end of a vector, zeros follow the columns.
+  void run(int64_t first_row, int64_t rows, float* to, int64_t stride) const;
+  // The rows of one tap: of channels [first, first + count), the first to `to`.
+  void run_tap(int64_t tap, int64_t first, int64_t count, float* to, int64_t stride) const;
+  // Appends where a run reads, a place per line of memory, if a CPU does not foresee it.
+  void foresee(int64_t first_row, int64_t rows, std::vector<const float*>& lines) const;
+
+ private:
+  struct Run;
+  void add_load(const TapOffset& tap, const Run& run);
+
+  const Gather& gather_;
+  std::vector<GatherVector> vectors_;  // of the first tap, of the second ...
+  int64_t vectors_per_tap_ = 0;
+  std::vector<GatherLoad> loads_;
 };
 
 struct GatherJob {

@@ -111,26 +111,6 @@ class FiltersSink : public TileSink {
   float* dw_;
 };
 
-// What the taps of the kernel see of x, for the outputs.
-Gather gather_of_inputs(const ConvShape& s, const float* x, int64_t group) {
-  Gather gather;
-  gather.planes = x + group * s.group_ins() * s.height * s.width;
-  gather.images = s.images;
-  gather.image_step = s.ins * s.height * s.width;
-  gather.channels = s.group_ins();
-  gather.height = s.height;
-  gather.width = s.width;
-  gather.out_height = s.out_height();
-  gather.out_width = s.out_width();
-  gather.stride_h = s.stride_h;
-  gather.stride_w = s.stride_w;
-  for (int64_t tap = 0; tap < s.taps(); ++tap) {
-    gather.taps.push_back(
-        {tap / s.kernel_w * s.dilation_h - s.pad_h, tap % s.kernel_w * s.dilation_w - s.pad_w});
-  }
-  return gather;
-}
-
 // What the taps of a phase see of g, for the inputs of the phase.
 Gather gather_of_gradients(const ConvShape& s, const ConvPhase& phase, const float* g,
                            int64_t group) {

@@ -28,35 +28,51 @@ int64_t tokens_for(int64_t block) { return std::clamp<int64_t>(8192 / block, 64,
 
 }  // namespace
 
-KeptEntries::KeptEntries(const Mask& mask, const Pattern& pattern)
+KeptEntries::KeptEntries(const Mask& mask, const Pattern& pattern, int64_t taps)
     : rows_(mask.rows()),
       cols_(mask.cols()),
+      taps_(taps),
       block_(block_for(pattern)),
-      tokens_(tokens_for(block_)),
-      starts_(static_cast<size_t>(blocks() * rows_ + 1)) {
-  // Calls body(entry of starts_, column in the block, bits) for up to 64 columns at a time.
-  const auto for_each_bits = [&](int64_t row, auto body) {
-    for (int64_t b = 0; b < blocks(); ++b) {
-      const int64_t end = std::min(cols_, (b + 1) * block_);
-      for (int64_t col = b * block_; col < end; col += 64) {
-        const int count = static_cast<int>(std::min<int64_t>(64, end - col));
-        body(static_cast<size_t>(b * rows_ + row), col - b * block_, mask.bits(row, col, count));
+      tokens_(tokens_for(block_)) {
+  WEFT_CHECK(taps >= 1 && cols_ % taps == 0, "a mask of {} columns for {} taps", cols_, taps);
+  starts_.resize(static_cast<size_t>(blocks() * rows_ + 1));
+  struct Place {
+    uint32_t block;
+    uint16_t index;
+  };
+  std::vector<Place> places(static_cast<size_t>(cols_));
+  for (int64_t col = 0; col < cols_; ++col) {
+    const int64_t in = col / taps, tap = col % taps;
+    places[static_cast<size_t>(col)] = {static_cast<uint32_t>(in / block_ * taps + tap),
+                                        static_cast<uint16_t>(in % block_)};
+  }
+  // Calls visit(place) for what the mask keeps of a row.
+  const auto for_each_kept = [&](int64_t row, auto visit) {
+    for (int64_t col = 0; col < cols_; col += 64) {
+      const int count = static_cast<int>(std::min<int64_t>(64, cols_ - col));
+      for (uint64_t bits = mask.bits(row, col, count); bits != 0; bits &= bits - 1) {
+        visit(places[static_cast<size_t>(col + std::countr_zero(bits))]);
       }
     }
+  };
+  const auto entry = [&](int64_t block, int64_t row) {
+    return static_cast<size_t>(block * rows_ + row);
   };
   // As many rows at a time as are worth another thread: some 20 us.
   constexpr int64_t kWeightsPerItem = 1 << 15;
   const int64_t rows_per_item = std::max<int64_t>(1, kWeightsPerItem / std::max<int64_t>(1, cols_));
   const auto for_each_row = [&](auto body) {
     parallel_for(ceil_div(rows_, rows_per_item), [&](int64_t item) {
+      std::vector<uint32_t> of_blocks(static_cast<size_t>(blocks()));
       const int64_t end = std::min(rows_, (item + 1) * rows_per_item);
-      for (int64_t row = item * rows_per_item; row < end; ++row) body(row);
+      for (int64_t row = item * rows_per_item; row < end; ++row) body(row, of_blocks);
     });
   };
-  for_each_row([&](int64_t row) {
-    for_each_bits(row, [&](size_t at, int64_t, uint64_t bits) {
-      starts_[at + 1] += static_cast<uint32_t>(popcount64(bits));
-    });
+  for_each_row([&](int64_t row, std::vector<uint32_t>& counts) {
+    std::fill(counts.begin(), counts.end(), 0);
+    for_each_kept(row, [&](const Place& place) { ++counts[place.block]; });
+    for (int64_t b = 0; b < blocks(); ++b)
+      starts_[entry(b, row) + 1] = counts[static_cast<size_t>(b)];
   });
   uint64_t size = 0;
   for (uint32_t& start : starts_) {
@@ -65,25 +81,23 @@ KeptEntries::KeptEntries(const Mask& mask, const Pattern& pattern)
     start = static_cast<uint32_t>(size);
   }
   index_.resize(size);
-  for_each_row([&](int64_t row) {
-    size_t current = SIZE_MAX;
-    uint32_t next = 0;
-    const auto finish = [&] {
-      if (current == SIZE_MAX) return;
-      for (; next < starts_[current + 1]; ++next) index_[next] = index_[next - 1];
-    };
-    for_each_bits(row, [&](size_t at, int64_t col, uint64_t bits) {
-      if (at != current) {
-        finish();
-        current = at;
-        next = starts_[at];
-      }
-      for (; bits != 0; bits &= bits - 1) {
-        index_[next++] = static_cast<uint16_t>(col + std::countr_zero(bits));
-      }
-    });
-    finish();
+  for_each_row([&](int64_t row, std::vector<uint32_t>& next) {
+    for (int64_t b = 0; b < blocks(); ++b) next[static_cast<size_t>(b)] = starts_[entry(b, row)];
+    for_each_kept(row, [&](const Place& place) { index_[next[place.block]++] = place.index; });
+    for (int64_t b = 0; b < blocks(); ++b) {
+      const uint32_t end = starts_[entry(b, row) + 1];
+      for (uint32_t e = next[static_cast<size_t>(b)]; e < end; ++e) index_[e] = index_[e - 1];
+    }
   });
+}
+
+const KeptEntries& KeptOfMask::of(const Mask& mask, const Pattern& pattern, int64_t taps) {
+  const bool same = kept_ && kept_->taps() == taps && pattern == pattern_ && mask == mask_;
+  if (same) return *kept_;
+  kept_.emplace(mask, pattern, taps);
+  mask_ = mask;
+  pattern_ = pattern;
+  return *kept_;
 }
 
 }  // namespace weft

@@ -15,6 +15,9 @@
 namespace weft {
 
 constexpr int64_t kPartialSums = 16;
+constexpr int64_t whole_sums(int64_t tokens) {
+  return (tokens + kPartialSums - 1) / kPartialSums * kPartialSums;
+}
 
 // Some rows, for the tokens and the columns of one panel of xᵀ.
 struct MaskedJob {

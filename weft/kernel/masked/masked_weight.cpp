@@ -13,10 +13,6 @@
 namespace weft {
 namespace {
 
-int64_t whole_sums(int64_t tokens) {
-  return (tokens + kPartialSums - 1) / kPartialSums * kPartialSums;
-}
-
 // `from` [tokens, cols] transposed; tokens up to a multiple of kPartialSums are zero.
 void turn(MatrixView<const float> from, float* to, int64_t stride) {
   transpose({from.data, from.row_stride, from.rows, from.cols, to, stride});
@@ -72,7 +68,7 @@ void masked_backward_weight(MatrixView<const float> g, MatrixView<const float> x
                             const KeptEntries& kept, float beta, MatrixView<float> dw) {
   WEFT_CHECK(beta == 0.0f || beta == 1.0f, "beta {}: accepted are 0 and 1", beta);
   WEFT_CHECK(g.rows == x.rows && g.cols == kept.rows() && x.cols == kept.cols() &&
-                 dw.rows == kept.rows() && dw.cols == kept.cols(),
+                 dw.rows == kept.rows() && dw.cols == kept.cols() && kept.taps() == 1,
              "g [{}, {}], x [{}, {}], dw [{}, {}] and entries of a [{}, {}] matrix do not match",
              g.rows, g.cols, x.rows, x.cols, dw.rows, dw.cols, kept.rows(), kept.cols());
   const int64_t outs = dw.rows, ins = dw.cols, panel = kept.tokens();
