@@ -1,4 +1,6 @@
 // weft train: one run, from the first step or from where it was.
+#include <fmt/ranges.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +12,9 @@
 #include "cli/train_work.h"
 #include "weft/core/isa.h"
 #include "weft/core/text.h"
+#include "weft/core/version.h"
+#include "weft/distributed/process_group.h"
+#include "weft/kernel/dense/dense.h"
 #include "weft/report/export.h"
 #include "weft/report/table.h"
 #include "weft/run/resume_options.h"
@@ -198,15 +203,17 @@ void print_finished(const std::string& folder) {
       printable(folder, 4096), result.eval.step, percent(result.eval.accuracy), result.eval.loss));
 }
 
-void print_start(const Trainer& trainer) {
+void print_start(const Trainer& trainer, const ProcessGroup* ranks) {
   const RunOptions& o = trainer.options();
-  print(fmt::format(
-      "{} on {}{}, {} at {}, {} steps of {} {}, {}, {}{}\n\n", o.model, o.data,
-      o.init.empty() ? "" : " from " + printable(o.init, 4096), o.recipe, o.pattern, o.steps,
-      o.batch,
-      trainer.source().unit() == "tokens" ? fmt::format("windows of {} bytes", o.context)
-                                          : trainer.source().unit(),
-      threads_text(threads()), current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
+  print(fmt::format("{} on {}{}, {} at {}, {} steps of {} {}, {}, {}{}\n\n", o.model, o.data,
+                    o.init.empty() ? "" : " from " + printable(o.init, 4096), o.recipe, o.pattern,
+                    o.steps, o.batch,
+                    trainer.source().unit() == "tokens"
+                        ? fmt::format("windows of {} bytes", o.context)
+                        : trainer.source().unit(),
+                    (ranks == nullptr ? "" : fmt::format("{} ranks of ", ranks->size())) +
+                        threads_text(threads()),
+                    current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
   print_layers(trainer.layers());
   const bool sparse = std::ranges::any_of(
       trainer.layers(), [](const PlannedLayer& one) { return !one.report.pattern.empty(); });
@@ -226,9 +233,15 @@ void write_events(const TrainArguments& arguments, const std::string& folder) {
 }
 
 [[noreturn]] void stop_early(const TrainArguments& arguments, Trainer& trainer,
-                             const StopSignal& stop, const std::string& folder) {
+                             const StopSignal& stop, const std::string& folder,
+                             ProcessGroup* ranks) {
   trainer.save_checkpoint();
-  write_events(arguments, folder);
+  if (ranks == nullptr || ranks->is_first()) write_events(arguments, folder);
+  if (ranks != nullptr) ranks->leave();
+  if (stop.signal() == 0) {
+    throw RankLost(
+        fmt::format("stopped after step {}, as another rank was told to", trainer.step()));
+  }
   stop.end_program(fmt::format("stopped after step {}: continue with weft train --resume {}",
                                trainer.step(), folder));
 }
@@ -264,36 +277,115 @@ void print_result(const Trainer& trainer, const RunResult& r) {
   }
 }
 
-}  // namespace
+// Where rank 0 begins, for all ranks: only it looks at the folder.
+Start shared_start(const TrainArguments& arguments, ProcessGroup* ranks) {
+  if (ranks == nullptr) return start_of(arguments);
+  if (ranks->is_first()) {
+    Start start = start_of(arguments);
+    ranks->text_of_first(Json{{"options", start.options.to_json()}, {"fresh", start.fresh}}.dump());
+    return start;
+  }
+  const std::string name = "the start of rank 0";
+  const Json start = Json::parse(ranks->text_of_first(""), name);
+  return {"", RunOptions::from_json(start["options"], name), start["fresh"].get<bool>()};
+}
 
-int train_work(const TrainArguments& arguments) {
-  const Start start = start_of(arguments);
+int train(const TrainArguments& arguments, const std::shared_ptr<ProcessGroup>& ranks) {
+  const bool first = !ranks || ranks->is_first();
+  const Start start = shared_start(arguments, ranks.get());
   const auto& [folder, options, fresh] = start;
   if (options.threads > 0) set_threads(static_cast<int>(options.threads));
   RunParts parts = make_parts(options);
-  if (has_nothing_left(start, parts.options.steps)) {
-    if (arguments.json) print_json(read_run_record(folder));
-    if (!arguments.json) print_finished(folder);
+  bool nothing_left = first && has_nothing_left(start, parts.options.steps);
+  if (ranks) nothing_left = !ranks->text_of_first(nothing_left ? "done" : "").empty();
+  if (nothing_left) {
+    if (first && arguments.json) print_json(read_run_record(folder));
+    if (first && !arguments.json) print_finished(folder);
     return 0;
   }
   TrainDisplay display(/*quiet=*/arguments.json);
   TrainerSetup setup;
-  setup.listener = &display;
+  if (first) setup.listener = &display;
+  setup.ranks = ranks;
   Trainer trainer = fresh ? Trainer::begin(folder, std::move(parts), setup)
                           : Trainer::resume(folder, std::move(parts), setup);
-  if (!arguments.json) print_start(trainer);
+  if (first && !arguments.json) print_start(trainer, ranks.get());
   display.begin(trainer);
   const StopSignal stop;
   trainer.advance(trainer.options().steps, &stop.signal());
   display.clear();
-  if (stop.signal() != 0 && !trainer.finished()) stop_early(arguments, trainer, stop, folder);
+  const bool stopped = ranks ? trainer.stopped() : stop.signal() != 0;
+  if (stopped && !trainer.finished()) stop_early(arguments, trainer, stop, folder, ranks.get());
   const std::optional<RunResult> result = trainer.finish(&stop.signal());
   display.clear();
-  if (!result) stop_early(arguments, trainer, stop, folder);
+  if (!result) stop_early(arguments, trainer, stop, folder, ranks.get());
+  if (!first) return 0;
   write_events(arguments, folder);
   if (arguments.json) print_json(read_run_record(folder));
   if (!arguments.json) print_result(trainer, *result);
   return 0;
+}
+
+// What must be equal on all ranks: the numbers of a run depend on it.
+Json equal_on_ranks(const TrainArguments& arguments) {
+  Json equal{{"weft", kVersion},
+             {"libtorch", TORCH_VERSION},
+             {"instruction set", current_isa()},
+             {"instruction set of dense products", dense_isa()},
+             {"--out", arguments.out},
+             {"--resume", arguments.resume}};
+  const RunOptions options = arguments.run.options();
+  for (const OptionField& field : option_fields()) {
+    equal.append("--" + field.name, fmt::format("{}", fmt::join(field.get(options), " ")));
+  }
+  return equal;
+}
+
+std::string problem_text(const std::exception& error) {
+  if (const auto* own = dynamic_cast<const Error*>(&error)) return own->what();
+  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+    return fmt::format("{}: {}", file->path1().string(), file->code().message());
+  }
+  return explain_torch_error(error);
+}
+
+bool threads_hang = false;
+
+// Shares of the cores, unless somebody has said how many threads there are to be.
+void share_cores(const ProcessGroup& ranks) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  set_threads(std::max(1, threads() / ranks.ranks_on_this_host()));
+}
+
+}  // namespace
+
+bool has_hanging_threads() { return threads_hang; }
+
+int train_work(const TrainArguments& arguments) {
+  const std::optional<RankPlace> place = rank_place();
+  if (!place) return train(arguments, nullptr);
+  JoinOptions joining;
+  joining.patience = std::chrono::seconds(arguments.rank_timeout);
+  joining.port = static_cast<int>(arguments.port);
+  joining.equal = equal_on_ranks(arguments);
+  threads_hang = true;
+  std::shared_ptr<ProcessGroup> ranks = ProcessGroup::join(*place, joining);
+  share_cores(*ranks);
+  std::string problem;
+  try {
+    const int code = train(arguments, ranks);
+    ranks->leave();
+    threads_hang = false;
+    return code;
+  } catch (const RankLost& error) {
+    problem = error.what();
+  } catch (const std::exception& error) {
+    problem = problem_text(error);
+    ranks->fail(fmt::format("{} failed: {}", place->name(), problem));
+  }
+  // Its threads may wait for other ranks, and its destructor for its threads.
+  new std::shared_ptr<ProcessGroup>(std::move(ranks));
+  throw Error(fmt::format("{}: {}", place->name(), problem));
 }
 
 }  // namespace weft::cli

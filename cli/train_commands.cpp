@@ -102,6 +102,10 @@ void TrainArguments::declare(Flags& flags) {
              "Continue the run in this folder, or auto: start the run of --out, or continue it");
   flags.flag("--json", json, "Print run.json at the end, and nothing else");
   declare_tensorboard(flags, tensorboard);
+  flags.integer("--port", port, 0, 65535,
+                "On several ranks: where rank 0 hosts the store, instead of MASTER_PORT; 0: there");
+  flags.integer("--rank-timeout", rank_timeout, 1, 86400,
+                "On several ranks: seconds of silence after which a rank is lost");
   run.declare(flags);
 }
 
@@ -141,7 +145,8 @@ CommandEntry train_command(Work<TrainArguments> work) {
       "  weft train --recipe static --init pruned.safetensors --out runs/tuned\n"
       "  weft train --resume runs/first\n"
       "  weft train --resume runs/first --steps 2000          # extends a finished run\n"
-      "  weft train --config run.toml --out runs/third --resume auto",
+      "  weft train --config run.toml --out runs/third --resume auto\n"
+      "  torchrun --no-python --nproc-per-node 2 weft train --out runs/fourth --threads 4",
       command_for(std::move(work))};
 }
 

@@ -23,6 +23,7 @@ namespace weft::cli {
 struct TrainArguments {
   RunFlags run;
   std::string out, resume, tensorboard;
+  int64_t port = 0, rank_timeout = 30;  // of several ranks
   bool json = false;
 
   void declare(Flags& flags);

@@ -1,5 +1,8 @@
 // weft-train: the commands of weft that need libtorch. Called by weft, as `weft bench layer`.
 #include <re2/re2.h>
+#include <unistd.h>
+
+#include <cstdio>
 
 #include "cli/command.h"
 #include "cli/shared.h"
@@ -14,6 +17,8 @@ std::unique_ptr<ModelToConvert> open_network(const ModelFlags& flags) {
   return std::make_unique<NetworkToConvert>(options, print_note);
 }
 
+}  // namespace
+
 // Messages of libtorch are for programmers; the one that users can cause is about memory:
 // "DefaultCPUAllocator: can't allocate memory: you tried to allocate 17179869184 bytes."
 std::string explain_torch_error(const std::exception& error) {
@@ -24,6 +29,8 @@ std::string explain_torch_error(const std::exception& error) {
   if (!RE2::PartialMatch(what, size, &bytes)) return "out of memory";
   return fmt::format("out of memory: {} more were needed", bytes_text(bytes));
 }
+
+namespace {
 
 std::vector<CommandEntry> commands(int, char**) {
   std::vector<CommandEntry> commands;
@@ -41,5 +48,11 @@ std::vector<CommandEntry> commands(int, char**) {
 }  // namespace weft::cli
 
 int main(int argc, char** argv) {
-  return weft::cli::run_program(argc, argv, weft::cli::commands, weft::cli::explain_torch_error);
+  const int code =
+      weft::cli::run_program(argc, argv, weft::cli::commands, weft::cli::explain_torch_error);
+  if (weft::cli::has_hanging_threads()) {
+    std::fflush(nullptr);
+    ::_exit(code);
+  }
+  return code;
 }

@@ -6,10 +6,14 @@
 namespace weft::cli {
 
 int train_work(const TrainArguments& arguments);
+// Whether threads of it wait for ranks that may never answer: the process must not wait for them.
+bool has_hanging_threads();
 int compare_work(const CompareArguments& arguments);
 int eval_work(const EvalArguments& arguments);
 int recovery_work(const RecoveryArguments& arguments);
 int bench_layer_work(const BenchLayerArguments& arguments);
 int bench_step_work(const BenchStepArguments& arguments);
+
+std::string explain_torch_error(const std::exception& error);
 
 }  // namespace weft::cli

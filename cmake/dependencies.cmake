@@ -9,6 +9,7 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 if(WEFT_TORCH)
   include(cmake/torch.cmake)
   weft_find_torch("${WEFT_TORCH_DIR}")
+  weft_find_c10d()
 endif()
 
 # Libraries that Debian ships without a CMake package of use. They lie where every compiler looks, so

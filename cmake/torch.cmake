@@ -52,3 +52,24 @@ function(weft_find_torch dir)
   target_link_options(torch BEFORE INTERFACE
     LINKER:--push-state,--no-as-needed ${WEFT_DNNL_LIBRARY} LINKER:--pop-state)
 endfunction()
+
+# weft_find_c10d(): WEFT_C10D, whether `torch` has c10d with Gloo, for weft/distributed. Its headers
+# include some of Gloo's, which Debian has in libgloo-dev; they serve for any libtorch, because only
+# pointers to what they declare pass between weft and libtorch.
+function(weft_find_c10d)
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_REQUIRED_LIBRARIES torch)
+  set(CMAKE_REQUIRED_FLAGS "-std=c++20 -w")
+  check_cxx_source_compiles("
+    #define USE_C10D_GLOO
+    #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+    #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+    int main() {
+      const auto store = c10::make_intrusive<c10d::TCPStore>(\"localhost\", c10d::TCPStoreOptions());
+      c10d::ProcessGroupGloo gloo(store, 0, 1);
+    }" WEFT_C10D)
+  if(NOT WEFT_C10D)
+    message(STATUS "libtorch has no c10d with Gloo, or libgloo-dev is not installed: weft train will "
+      "run on one rank only")
+  endif()
+endfunction()

@@ -428,6 +428,7 @@ void Planner::add_times(const ConvRequest& request, Product product, int64_t ste
 }
 
 void Planner::judge(Entry& entry, int64_t step) {
+  if (follows_) return;
   ++revision_;
   const auto go_on = [&] { entry.since = step + Trial::kSteps; };
   // Hardly ever computed, as products of a batch that is smaller than the others.

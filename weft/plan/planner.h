@@ -38,6 +38,7 @@
 
 #include "weft/core/aligned_buffer.h"
 #include "weft/core/bf16.h"
+#include "weft/core/json.h"
 #include "weft/kernel/kernels.h"
 #include "weft/plan/timings.h"
 #include "weft/plan/trial.h"
@@ -196,6 +197,10 @@ class Planner {
   void settle(int64_t step);
   bool measured_before(
       int64_t step) const;  // something was under trial in the step before this one
+  // Of a rank that follows another one: it measures as that does, so that both compute the same, and
+  // decides nothing. Its choices are those that it adopts: saved(), of the other.
+  void follow() { follows_ = true; }
+  void adopt(std::string_view json);
   // Drops unfinished trials, whose layers no longer exist.
   void drop_trials();
   // Decided choices hold from step 0. Otherwise they hold from the step at which they were made,
@@ -261,6 +266,7 @@ class Planner {
   Entry* similar(const std::string& key, const std::string& weights, int64_t size);
   const Entry* nearest_for_evaluation(const std::string& weights, int64_t size, int64_t step) const;
   void judge(Entry& entry, int64_t step);
+  static std::map<std::string, Entry> entries_from(const Json& root);
 
   // What decides, when each product pays for `packs` packings; fills in the times.
   Contest time(const PlanRequest& request, double packs, ProductPlan& plan);
@@ -269,6 +275,7 @@ class Planner {
   PlanMode mode_;
   bool only_saved_ = false;
   bool previews_ = false;
+  bool follows_ = false;
   int64_t revision_ = 0;
   Timings timings_;
   // By "<shape>/<pattern>/<per pack>[/bf16]/<form>". Decided once: layers of one shape run alike,

@@ -124,12 +124,7 @@ Planner Planner::from_saved(std::string_view text) {
   return planner;
 }
 
-void Planner::remember(std::string_view text) {
-  const Json root = Json::parse_or_null(text);
-  WEFT_CHECK(root.is_object() && root.contains("version"),
-             "saved plan: it is not a JSON object with a 'version'");
-  WEFT_CHECK(root["version"] == 2, "saved plan: version {}, accepted is 2",
-             printable(root["version"].dump()));
+std::map<std::string, Planner::Entry> Planner::entries_from(const Json& root) {
   std::map<std::string, Entry> entries;
   for (const auto& [key, value] : object_in(root, "plans").members()) {
     Entry entry;
@@ -143,6 +138,16 @@ void Planner::remember(std::string_view text) {
     if (entry.decided) entry.plan = plan_from(value["path"], key);
     entries.emplace(key, std::move(entry));
   }
+  return entries;
+}
+
+void Planner::remember(std::string_view text) {
+  const Json root = Json::parse_or_null(text);
+  WEFT_CHECK(root.is_object() && root.contains("version"),
+             "saved plan: it is not a JSON object with a 'version'");
+  WEFT_CHECK(root["version"] == 2, "saved plan: version {}, accepted is 2",
+             printable(root["version"].dump()));
+  std::map<std::string, Entry> entries = entries_from(root);
   for (const auto& [key, path] : object_in(root, "untrained").members()) {
     untrained_.emplace(key, plan_from(path, key));
   }
@@ -152,6 +157,25 @@ void Planner::remember(std::string_view text) {
     const bool replaces =
         there != entries_.end() && entry.decided && !there->second.decided && !there->second.trial;
     if (there == entries_.end() || replaces) entries_.insert_or_assign(key, std::move(entry));
+  }
+  ++revision_;
+}
+
+void Planner::adopt(std::string_view text) {
+  for (auto& [key, other] : entries_from(Json::parse(text, "the plan of rank 0"))) {
+    if (!other.decided) continue;
+    const auto there = entries_.find(key);
+    if (there == entries_.end()) {
+      entries_.emplace(key, std::move(other));
+      continue;
+    }
+    Entry& entry = there->second;
+    entry.plan.choice = other.plan.choice;
+    entry.plan.arithmetic = other.plan.arithmetic;
+    entry.plan.cause = PlanCause::kSaved;
+    entry.since = other.since;
+    entry.decided = true;
+    entry.trial.reset();
   }
   ++revision_;
 }

@@ -1,6 +1,7 @@
 #include <torch/nn/functional/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include "weft/torch/batch_norm.h"
 #include "weft/torch/conv2d.h"
 #include "weft/torch/linear.h"
 #include "weft/torch/model.h"
@@ -31,9 +32,9 @@ class Residual : public torch::nn::Module {
   }
 
   torch::Tensor forward(const torch::Tensor& x) {
-    const torch::Tensor h = torch::relu(norm1_->forward(conv1_->forward(x)));
-    const torch::Tensor way = shortcut_ ? shortcut_norm_->forward(shortcut_->forward(x)) : x;
-    return torch::relu(norm2_->forward(conv2_->forward(h)) + way);
+    const torch::Tensor h = torch::relu(batch_norm(norm1_, conv1_->forward(x)));
+    const torch::Tensor way = shortcut_ ? batch_norm(shortcut_norm_, shortcut_->forward(x)) : x;
+    return torch::relu(batch_norm(norm2_, conv2_->forward(h)) + way);
   }
 
  private:
@@ -66,7 +67,7 @@ class Cnn : public Model {
   }
 
   torch::Tensor forward(const torch::Tensor& x) override {
-    torch::Tensor h = torch::relu(norm_->forward(stem_->forward(x)));
+    torch::Tensor h = torch::relu(batch_norm(norm_, stem_->forward(x)));
     for (const auto& block : blocks_) h = block->forward(h);
     return head_->forward(widened(h).mean({2, 3}));
   }

@@ -179,6 +179,10 @@ torch::Tensor Conv2dImpl::rows_of(const torch::Tensor& x) const {
   return columns.transpose(1, 2).reshape({-1, columns.size(1)}).contiguous();
 }
 
+int64_t Conv2dImpl::tokens_of(const torch::Tensor& x) const {
+  return x.size(0) * layer_->shape_for(sizes_of(x)).positions();
+}
+
 torch::Tensor Conv2dImpl::sample_scales_of(const torch::Tensor& g,
                                            const SampleOptions& options) const {
   // A sample sees images, outputs and positions: a kernel of one tap has them as they are.

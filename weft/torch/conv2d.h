@@ -43,6 +43,7 @@ class Conv2dImpl : public LayerModule {
   torch::Tensor plain_backward_weight(const torch::Tensor& g, const torch::Tensor& x) override;
   torch::Tensor bias_gradient(const torch::Tensor& g) const override;
   torch::Tensor rows_of(const torch::Tensor& x) const override;
+  int64_t tokens_of(const torch::Tensor& x) const override;
   torch::Tensor sample_scales_of(const torch::Tensor& g,
                                  const SampleOptions& options) const override;
 

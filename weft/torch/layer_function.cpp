@@ -3,6 +3,7 @@
 #include <torch/autograd.h>
 
 #include "weft/core/error.h"
+#include "weft/torch/batch_share.h"
 #include "weft/torch/tensor_math.h"
 
 namespace weft {
@@ -67,9 +68,13 @@ class LayerFunction : public torch::autograd::Function<LayerFunction> {
 };
 
 torch::Tensor apply_layer(const torch::Tensor& x, LayerModule& module, const Outputs& some) {
+  Pass pass = module.layer().next_pass();
+  if (const BatchShare* share = BatchShare::current()) {
+    pass.first_token = share->first * module.tokens_per_sample(x, *share);
+  }
   const auto handle = c10::make_intrusive<LayerHandle>(
       std::static_pointer_cast<LayerModule>(module.shared_from_this()), module.layer().stamp(),
-      module.layer().next_pass(), some);
+      pass, some);
   // An undefined tensor is no argument for torch; an empty one stands for it.
   const torch::Tensor none = torch::empty({0}, x.options());
   return LayerFunction::apply(x, module.weight, module.bias.defined() ? module.bias : none,

@@ -6,6 +6,7 @@
 #include "weft/core/error.h"
 #include "weft/layer/activations.h"
 #include "weft/layer/fingerprint.h"
+#include "weft/torch/batch_share.h"
 #include "weft/torch/layer_function.h"
 #include "weft/torch/state_tensors.h"
 #include "weft/torch/tensor_math.h"
@@ -239,6 +240,11 @@ void LayerModule::add_decay(double learning_rate) {
   gradient.copy_(g);
 }
 
+void LayerModule::follow_weight_gradient() {
+  if (!scores.defined() || !scores.requires_grad() || !weight.grad().defined()) return;
+  scores.mutable_grad() = score_gradient(weight.grad());
+}
+
 bool LayerModule::prepared_for_weights() const {
   return prepared_stamp_ == layer().stamp() && fingerprint_ == fingerprint_of(weight);
 }
@@ -325,6 +331,21 @@ void LayerModule::require_input(const torch::Tensor& x) const {
       in_bf16() ? " in bf16" : "");
 }
 
+int64_t LayerModule::tokens_per_sample(const torch::Tensor& x, const BatchShare& share) const {
+  const int64_t tokens = tokens_of(x), each = tokens / share.samples;
+  WEFT_CHECK(each * share.samples == tokens, "{}: {} tokens of {} samples: each must have as many",
+             layer().label(), tokens, share.samples);
+  // Of a convolution, groups begin with every image.
+  if (weight.dim() == 2 && layer().sampling(Pass(), 0)) {
+    const int64_t group = layer().sample_pattern().group();
+    WEFT_CHECK(tokens % group == 0,
+               "{}: a rank's share of the batch has {} tokens here, and gradients are sampled in "
+               "groups of {}: take a larger batch or fewer ranks",
+               layer().label(), tokens, group);
+  }
+  return each;
+}
+
 torch::Tensor LayerModule::rows_for(const torch::Tensor& t, const Outputs& some) const {
   return some == layer().all() ? t : t.narrow(0, some.first, some.count);
 }
@@ -334,6 +355,7 @@ torch::Tensor LayerModule::run(const torch::Tensor& input, const Outputs& some) 
   return weft_errors(layer().label(), [&] {
     const torch::Tensor x = input.to(product_type());
     prepare(/*training=*/torch::GradMode::is_enabled() && is_training());
+    if (const BatchShare* share = BatchShare::current()) tokens_per_sample(x, *share);
     if (input_watch != nullptr) {
       input_watch->see_(*this, [&] {
         WEFT_CHECK(some == layer().all(), "{}: its outputs have different inputs", layer().label());

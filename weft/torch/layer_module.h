@@ -29,6 +29,8 @@
 
 namespace weft {
 
+class BatchShare;
+
 // The child of a torch layer that computes for it (sparsify.h).
 inline constexpr const char* kAttached = "weft";
 
@@ -71,6 +73,10 @@ class LayerModule : public torch::nn::Module {
   void bring_up_to_date();
   // The weights have been loaded or edited: see Layer.
   void weights_changed();
+  // The gradient of the scores, from that of the weights: after gradients were summed over ranks.
+  void follow_weight_gradient();
+  // Of an input. Throws Error if a rank's share of the batch cuts a group that is sampled together.
+  int64_t tokens_per_sample(const torch::Tensor& x, const BatchShare& share) const;
   // Whether a product has been prepared from the weights as they are now (by a sample of them).
   bool prepared_for_weights() const;
   // See Layer. Before the first product, or effective_weight().
@@ -151,6 +157,8 @@ class LayerModule : public torch::nn::Module {
   virtual torch::Tensor plain_backward_weight(const torch::Tensor& g, const torch::Tensor& x) = 0;
   virtual torch::Tensor bias_gradient(const torch::Tensor& g) const = 0;  // dtype of the weights
   virtual torch::Tensor rows_of(const torch::Tensor& x) const = 0;        // see InputWatch
+  // Of an input: tokens, of a convolution positions of its output.
+  virtual int64_t tokens_of(const torch::Tensor& x) const = 0;
   // 1/π of what a sample of g keeps, 0 elsewhere. g: fp32, on the CPU, contiguous.
   virtual torch::Tensor sample_scales_of(const torch::Tensor& g,
                                          const SampleOptions& options) const = 0;

@@ -108,6 +108,8 @@ torch::Tensor LinearImpl::rows_of(const torch::Tensor& x) const {
   return x.detach().reshape({-1, x.size(-1)}).contiguous();
 }
 
+int64_t LinearImpl::tokens_of(const torch::Tensor& x) const { return x.numel() / x.size(-1); }
+
 torch::Tensor LinearImpl::sample_scales_of(const torch::Tensor& g,
                                            const SampleOptions& options) const {
   torch::Tensor scales = torch::empty_like(g);

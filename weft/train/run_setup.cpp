@@ -56,13 +56,14 @@ void add_promised(const InitRecord& init, const std::string& file, const LayerRu
 
 }  // namespace
 
-Json environment_json(int threads, Precision precision) {
+Json environment_json(int threads, Precision precision, int ranks) {
   Json environment{{"weft", kVersion},
                    {"torch", TORCH_VERSION},
                    {"threads", threads},
                    {"isa", current_isa()},
                    {"dense_isa", dense_isa()}};
   if (precision == Precision::kBf16) environment["tile_unit"] = tile_unit_name(tile_unit());
+  if (ranks > 1) environment["ranks"] = ranks;
   return environment;
 }
 

@@ -30,7 +30,8 @@ struct PlannedLayer {
 };
 Json layers_json(const std::vector<PlannedLayer>& layers);
 
-Json environment_json(int threads, Precision precision);
+// ranks: mentioned if there are several.
+Json environment_json(int threads, Precision precision, int ranks = 1);
 
 // What a checkpoint must agree with to be of this run: all that its numbers depend on, but for how
 // fast it runs and what may change when it is resumed. data: the checksum of the data.

@@ -43,11 +43,12 @@ torch::Tensor training_loss(Model& model, const Batch& batch, double label_smoot
       torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(label_smoothing));
 }
 
-Batch next_batch(const GradientInputs& inputs, int64_t samples, int64_t& data_position) {
-  std::vector<int64_t> chosen(static_cast<size_t>(samples));
-  inputs.order.fill(data_position, chosen);
-  Batch batch = inputs.source.train_batch(chosen, data_position);
-  data_position += samples;
+Batch next_batch(const GradientInputs& inputs, const BatchPart& part, int64_t& data_position) {
+  std::vector<int64_t> chosen(static_cast<size_t>(part.samples));
+  const int64_t begin = data_position + part.offset;
+  inputs.order.fill(begin, chosen);
+  Batch batch = inputs.source.train_batch(chosen, begin);
+  data_position += part.all;
   return batch;
 }
 
@@ -87,12 +88,33 @@ std::string parameter_not_finite(const Model& model) {
   return "every parameter is finite";
 }
 
+BatchPart batch_part(const RunOptions& options, const ProcessGroup* ranks) {
+  const int64_t all = options.batch / options.accumulate;
+  if (ranks == nullptr) return {0, all, all};
+  const int64_t size = ranks->size(), each = all / size;
+  WEFT_CHECK(each >= 1 && each * size == all,
+             "{} samples{} on {} ranks: they must be a multiple of the ranks, who share them", all,
+             options.accumulate == 1 ? std::string(" per batch")
+                                     : fmt::format(" per micro-batch (batch {}, accumulate {})",
+                                                   options.batch, options.accumulate),
+             size);
+  return {ranks->rank() * each, each, all};
+}
+
+std::optional<BatchShare> BatchPart::scope(ProcessGroup* ranks) const {
+  if (ranks == nullptr) return std::nullopt;
+  return std::optional<BatchShare>(std::in_place, offset, samples, all,
+                                   [ranks](const torch::Tensor& tensor) { ranks->sum(tensor); });
+}
+
 std::optional<double> accumulate_gradients(const GradientInputs& inputs, RunPosition& position,
                                            StepSplit& split) {
   const int64_t parts = inputs.options.accumulate, begin = position.data_position;
   const std::atomic<int>* stop = inputs.stop;
   std::optional<BeforeStep> before;
   if (stop != nullptr && parts > 1) before.emplace(inputs.model);
+  const BatchPart own = batch_part(inputs.options, inputs.ranks);
+  const double weight = static_cast<double>(own.samples) / static_cast<double>(own.all * parts);
   double loss = 0.0;
   for (int64_t i = 0; i < parts; ++i) {
     if (i > 0 && stop != nullptr && *stop != 0) {
@@ -102,16 +124,25 @@ std::optional<double> accumulate_gradients(const GradientInputs& inputs, RunPosi
       return std::nullopt;
     }
     auto start = StepClock::now();
-    const Batch batch = next_batch(inputs, inputs.options.batch / parts, position.data_position);
+    const Batch batch = next_batch(inputs, own, position.data_position);
     split.data += seconds_since(start);
     start = StepClock::now();
+    const auto share = own.scope(inputs.ranks);
     const torch::Tensor one = training_loss(inputs.model, batch, inputs.options.label_smoothing);
     const double value = one.item<double>();
     split.forward += seconds_since(start);
     if (!std::isfinite(value)) fail_loss(inputs.model, batch, value, position.step + 1);
-    loss += value / static_cast<double>(parts);
+    loss += inputs.ranks != nullptr ? value * weight : value / static_cast<double>(parts);
+    if (inputs.ranks != nullptr && i + 1 == parts) {
+      inputs.loss_known(loss);
+      inputs.buckets->begin();
+    }
     start = StepClock::now();
-    (parts == 1 ? one : one / static_cast<double>(parts)).backward();
+    if (inputs.ranks != nullptr) {
+      (one * weight).backward();
+    } else {
+      (parts == 1 ? one : one / static_cast<double>(parts)).backward();
+    }
     split.backward += seconds_since(start);
   }
   return loss;

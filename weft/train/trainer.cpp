@@ -27,11 +27,15 @@ Trainer::~Trainer() = default;
 
 int64_t Trainer::step() const { return state_->position.step; }
 bool Trainer::finished() const { return state_->position.step >= state_->parts.options.steps; }
+bool Trainer::stopped() const { return state_->ended_early; }
 const RunOptions& Trainer::options() const { return state_->parts.options; }
 const BatchSource& Trainer::source() const { return *state_->parts.source; }
 Model& Trainer::model() { return *state_->parts.model; }
 const std::vector<PlannedLayer>& Trainer::layers() const { return state_->layers; }
-void Trainer::save_checkpoint() { state_->save(); }
+void Trainer::save_checkpoint() {
+  state_->save();
+  if (state_->ranks) state_->ranks->wait_for_first();
+}
 EvalReport Trainer::evaluate() { return *state_->evaluate_now(); }
 
 namespace {
@@ -121,8 +125,9 @@ RunResult Trainer::State::result_of_steps() {
 
 Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
                        const TrainerSetup& setup) {
-  RunFolder::require_free(folder);
-  if (!parts.options.init.empty()) {
+  const bool writes = !setup.ranks || setup.ranks->is_first();
+  if (writes) RunFolder::require_free(folder);
+  if (writes && !parts.options.init.empty()) {
     refuse_overwriting(
         "--out",
         {folder / "best.safetensors", folder / "model.safetensors", folder / "packed.safetensors"},
@@ -131,6 +136,7 @@ Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
   // What can be wrong with the options shows before anything is written.
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, nullptr, "");
   state->rehearse();
+  if (!writes) return Trainer(std::move(state));
   if (state->init) {
     for (const std::string& line :
          lost_promises(state->parts.options, *state->init, state->layers, *state->parts.model)) {
@@ -143,11 +149,13 @@ Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
 
 Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
                         const TrainerSetup& setup) {
+  if (setup.ranks && !setup.ranks->is_first()) return follow(std::move(parts), setup);
   const std::string name = printable(folder.string(), 4096);
   RunFolder held = RunFolder::open(folder);  // from here on the record cannot change
   const Json saved = read_run_record(folder);
   const std::string record = name + "/run.json";
   require_more_steps(held, saved, parts.options.steps, record);
+  if (setup.ranks) setup.ranks->text_of_first(saved.dump());
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, &saved, record);
   state->folder.emplace(std::move(held));
   remember_plan(*state->planner, saved["plan"], record);
@@ -157,6 +165,7 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
                  ? "there is no checkpoint, so the weights of init are lost"
                  : "no checkpoint can be used: see the lines above");
   state->forget_later_best();
+  if (state->ranks) state->share_checkpoint();
   state->rehearse();
   state->metrics.emplace(state->folder->metrics(), state->position.metrics_bytes);
   if (state->metrics->bytes() < state->position.metrics_bytes) {
@@ -165,13 +174,27 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
   }
   state->evaluation_due = state->is_evaluation_step() &&
                           !ends_with_evaluation(state->folder->metrics(), state->position.step);
+  if (state->ranks) state->ranks->text_of_first(state->evaluation_due ? "evaluate" : "");
   state->write_record();
+  return Trainer(std::move(state));
+}
+
+// What resume() does on other ranks than 0: all that it reads comes from there.
+Trainer Trainer::follow(RunParts parts, const TrainerSetup& setup) {
+  const std::string record = "run.json of rank 0";
+  const Json saved = Json::parse(setup.ranks->text_of_first(""), record);
+  auto state = std::make_unique<State>(resolved(std::move(parts)), setup, &saved, record);
+  remember_plan(*state->planner, saved["plan"], record);
+  state->share_checkpoint();
+  state->rehearse();
+  state->evaluation_due = !state->ranks->text_of_first("").empty();
   return Trainer(std::move(state));
 }
 
 void Trainer::advance(int64_t steps, const std::atomic<int>* stop) {
   State& state = *state_;
   const Stoppable stoppable(state.stop, stop);
+  state.agreed_to_stop = state.ended_early = false;
   const int64_t every = state.parts.options.checkpoint_every;
   const auto evaluated = [&] {
     if (state.evaluation_due) state.evaluation_due = !state.evaluate_now().has_value();
@@ -179,11 +202,12 @@ void Trainer::advance(int64_t steps, const std::atomic<int>* stop) {
   };
   try {
     for (int64_t i = 0; i < steps && !state.stopped() && !finished(); ++i) {
-      if (!evaluated() || !state.take_step()) return;
+      if (!evaluated() || !state.take_step()) break;
       state.evaluation_due = state.is_evaluation_step();
-      if (!evaluated()) return;
+      if (!evaluated()) break;
       if (every > 0 && state.position.step % every == 0 && !finished()) state.save();
     }
+    state.ended_early = state.stopped();
   } catch (const Diverged& error) {
     throw Diverged(error.what() + state.way_back());
   }
@@ -196,24 +220,31 @@ std::optional<RunResult> Trainer::finish(const std::atomic<int>* stop) {
   const Stoppable stoppable(state.stop, stop);
   const std::optional<EvalReport> report = state.evaluate_now();
   if (!report) return std::nullopt;
-  state.metrics->sync();
-  RunResult result = state.result_of_steps();
+  RunResult result;
+  if (state.writes()) result = state.write_results(*report);
+  if (state.ranks) state.ranks->wait_for_first();  // what it could not write ends all
   result.eval = *report;
-  export_model(state.folder->model(), *state.parts.model);
-  result.model_bytes = file_bytes(state.folder->model());
-  if (state.parts.options.exports == "packed" &&
-      export_packed(state.folder->model(), state.folder->packed())) {
-    result.packed_bytes = file_bytes(state.folder->packed());
+  return result;
+}
+
+RunResult Trainer::State::write_results(const EvalReport& report) {
+  metrics->sync();
+  RunResult result = result_of_steps();
+  result.eval = report;
+  export_model(folder->model(), *parts.model);
+  result.model_bytes = file_bytes(folder->model());
+  if (parts.options.exports == "packed" && export_packed(folder->model(), folder->packed())) {
+    result.packed_bytes = file_bytes(folder->packed());
   } else {  // a run that was extended may have one of the model that it had before
     std::error_code failure;
-    std::filesystem::remove(state.folder->packed(), failure);
+    std::filesystem::remove(folder->packed(), failure);
   }
   result.peak_bytes = peak_resident_bytes();
-  state.record_order_gains();
-  state.record["status"] = "done";
-  state.record["result"] = to_json(result);
-  state.write_record();
-  state.keep_last_checkpoint();
+  record_order_gains();
+  record["status"] = "done";
+  record["result"] = to_json(result);
+  write_record();
+  keep_last_checkpoint();
   return result;
 }
 

@@ -10,6 +10,11 @@
 // bit, on the same number of threads and instruction set: choices of the planner are in run.json
 // before they matter.
 //
+// On several ranks (TrainerSetup::ranks) each computes its share of every batch, and the gradients
+// are summed. All ranks call the same functions in the same order. Rank 0 evaluates, has the folder
+// and writes; the others need neither the folder nor its disk. What a run depends on is still its
+// options alone, and the number of ranks as it does on the number of threads: in the last bits.
+//
 // The library does not print: it calls a listener. Long work checks a flag between batches and ends
 // early if it is set, with nothing lost: save_checkpoint(), and resume later.
 #pragma once
@@ -24,6 +29,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/distributed/process_group.h"
 #include "weft/run/resume_options.h"
 #include "weft/run/run_folder.h"
 #include "weft/run/run_result.h"
@@ -65,7 +71,8 @@ class TrainerListener {
 
 struct TrainerSetup {
   TrainerListener* listener = nullptr;
-  std::shared_ptr<Planner> planner;  // null: as options.plan says
+  std::shared_ptr<Planner> planner;               // null: as options.plan says
+  std::shared_ptr<ProcessGroup> ranks = nullptr;  // null: one process
   // For begin and resume, if they take long (find_lambda.h): then they throw Stopped. May be null.
   const std::atomic<int>* stop = nullptr;
 };
@@ -89,6 +96,7 @@ class Trainer {
 
   int64_t step() const;
   bool finished() const;  // all steps are taken
+  bool stopped() const;   // the last advance() ended early, because of `stop` on some rank
   const RunOptions& options() const;
   const BatchSource& source() const;
   Model& model();
@@ -96,17 +104,20 @@ class Trainer {
 
   // Takes at most `steps` steps; evaluates and saves where it is due. Ends early if `stop` is set:
   // an unfinished step or evaluation is repeated when the run is resumed. Throws Error if the loss
-  // or a gradient is not finite; the run can be resumed from its last checkpoint.
+  // or a gradient is not finite; the run can be resumed from its last checkpoint. If `stop` is set on
+  // one rank, all of them stop after the same step.
   void advance(int64_t steps, const std::atomic<int>* stop = nullptr);
   void save_checkpoint();
   EvalReport evaluate();
   // After the last step: evaluates, writes the model, and marks the run as done. Nothing if `stop`
-  // is set before the evaluation has ended; then the run is where it was.
+  // is set before the evaluation has ended; then the run is where it was. On other ranks than 0 the
+  // result has the evaluation and no more.
   std::optional<RunResult> finish(const std::atomic<int>* stop);
   RunResult finish() { return *finish(nullptr); }
 
  private:
   struct State;
+  static Trainer follow(RunParts parts, const TrainerSetup& setup);
   explicit Trainer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

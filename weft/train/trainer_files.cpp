@@ -24,6 +24,7 @@ void Trainer::State::begin_in(RunFolder empty) {
 
 void Trainer::State::write_record() {
   revision_written = planner->revision();
+  if (!writes()) return;
   record["plan"] = Json::parse(planner->saved(), "plan");
   if (!record.contains("layers")) record["layers"] = layers_json(layers);
   write_file_atomically(folder->record(), record.dump(2) + "\n");
@@ -62,6 +63,7 @@ void Trainer::State::record_order_gains() {
 }
 
 void Trainer::State::save() {
+  if (!writes()) return;
   metrics->sync();
   position.metrics_bytes = metrics->bytes();
   record_choices();
@@ -75,6 +77,7 @@ void Trainer::State::write_checkpoint() {
 
 void Trainer::State::keep_best(const EvalReport& report) {
   if (parts.options.eval_every == 0 || (best && best->loss <= report.loss)) return;
+  if (!writes()) return;
   export_model(folder->best(), *parts.model);
   best = report;
   record["best"] = to_json(report);
@@ -97,7 +100,7 @@ void Trainer::State::keep_last_checkpoint() {
 }
 
 std::string Trainer::State::way_back() const {
-  const std::vector<int64_t> saved = folder->checkpoints();
+  const std::vector<int64_t> saved = folder ? folder->checkpoints() : std::vector<int64_t>();
   if (saved.empty()) return "";
   return fmt::format("; continue after step {} with --resume {} --learning-rate X, below {}",
                      saved.front(), printable(folder->path().string(), 4096),
@@ -142,9 +145,11 @@ RunPosition Trainer::State::load_checked(int64_t step, const std::string& run) {
 }
 
 void Trainer::State::note_changed_environment(const Json& saved) {
-  const Json now = environment_json(threads(), parse_precision(parts.options.precision));
+  Json now = environment_json(threads(), parse_precision(parts.options.precision));
+  now["ranks"] = ranks ? ranks->size() : 1;
   for (const Json::Member& member : now.members()) {
-    const Json then = saved.contains(member.name) ? saved[member.name] : Json("unknown");
+    const Json missing = member.name == "ranks" ? Json(1) : Json("unknown");
+    const Json then = saved.contains(member.name) ? saved[member.name] : missing;
     if (then == member.value) continue;
     note(
         fmt::format("{}: was {}, is {} now: the run continues, but not bit for bit as without "

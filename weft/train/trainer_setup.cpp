@@ -42,7 +42,8 @@ Trainer::State::State(RunParts run_parts, const TrainerSetup& setup, const Json*
                       const std::string& file)
     : parts(std::move(run_parts)),
       listener(setup.listener),
-      order(static_cast<uint64_t>(parts.options.seed), parts.source->train_samples()) {
+      order(static_cast<uint64_t>(parts.options.seed), parts.source->train_samples()),
+      ranks(setup.ranks) {
   const RunOptions& options = parts.options;
   options.check_training();
   set_threads(options.threads > 0 ? static_cast<int>(options.threads) : threads());
@@ -56,7 +57,8 @@ Trainer::State::State(RunParts run_parts, const TrainerSetup& setup, const Json*
   record = Json{{"format", "weft.run"},
                 {"version", 1},
                 {"options", options.to_json()},
-                {"environment", environment_json(threads(), parse_precision(options.precision))},
+                {"environment", environment_json(threads(), parse_precision(options.precision),
+                                                 ranks ? ranks->size() : 1)},
                 {"data_crc32", fmt::format("{:08x}", data_checksum)},
                 {"status", "running"}};
   if (init) record["init"] = init->to_json();
@@ -72,6 +74,7 @@ Trainer::State::State(RunParts run_parts, const TrainerSetup& setup, const Json*
   if (init) give_row_orders();
   optimizer = make_optimizer(*parts.model, options);
   parts.model->train();
+  if (ranks) join_ranks();
 }
 
 RunOptions Trainer::State::options_of_layers(const TrainerSetup& setup, const Json* saved,
@@ -126,13 +129,14 @@ void Trainer::State::give_row_orders() {
 
 void Trainer::State::rehearse() {
   const torch::NoGradGuard no_grad;
-  const int64_t samples = parts.options.batch / parts.options.accumulate;
-  std::vector<int64_t> first(static_cast<size_t>(samples));
+  const BatchPart part = batch_part(parts.options, ranks.get());
+  std::vector<int64_t> first(static_cast<size_t>(part.samples));
   order.fill(0, first);
   parts.model->eval();
   const Batch batch = parts.source->train_batch(first, 0);
   {
     const Preview preview(*planner);
+    const auto share = part.scope(ranks.get());
     parts.model->forward(batch.inputs);
   }
   parts.model->train();

@@ -4,6 +4,7 @@
 //   trainer_setup.cpp   the state made from options, up to the first pass
 //   trainer_step.cpp    one step (step_gradients.h) and one evaluation, and what they report
 //   trainer_files.cpp   run.json and checkpoints: written as the run goes, read to resume it
+//   trainer_ranks.cpp   what the ranks of a run tell each other
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "weft/distributed/gradient_buckets.h"
 #include "weft/run/found_lambda.h"
 #include "weft/train/dense_flips.h"
 #include "weft/train/step_gradients.h"
@@ -26,6 +28,8 @@ struct Trainer::State {
 
   double typical_step_seconds();
   RunResult result_of_steps();
+  // The model, and the record of a run that is done.
+  RunResult write_results(const EvalReport& report);
 
   // ─── trainer_setup.cpp ───
 
@@ -52,7 +56,8 @@ struct Trainer::State {
   // Nothing if it was stopped.
   std::optional<EvalReport> evaluate_now();
   bool is_evaluation_step() const;
-  bool stopped() const { return stop != nullptr && *stop != 0; }
+  // With other ranks, what they have agreed on.
+  bool stopped() const { return ranks ? agreed_to_stop : stop != nullptr && *stop != 0; }
   void note(const std::string& text);
 
   // ─── trainer_files.cpp ───
@@ -85,13 +90,37 @@ struct Trainer::State {
   RunPosition load_checked(int64_t step, const std::string& run);
   void note_changed_environment(const Json& saved);
 
+  // ─── trainer_ranks.cpp ───
+
+  // Whether this process has the folder: it is alone, or rank 0.
+  bool writes() const { return !ranks || ranks->is_first(); }
+  // Makes sure that data and weights are those of rank 0, and sets up what sums gradients.
+  void join_ranks();
+  // What all ranks must know of a step before the next one begins; some of it with the gradients.
+  void begin_report(double loss);
+  double end_report();
+  // After a step: the choices of rank 0's planner, if there are new ones.
+  void share_plan();
+  // Of an evaluation by rank 0, to all. Nothing if it was stopped.
+  std::optional<EvalReport> share_evaluation(const std::optional<EvalReport>& report);
+  // The checkpoint that rank 0 has loaded, to all.
+  void share_checkpoint();
+
   // ─── members ───
 
-  std::optional<RunFolder> folder;
+  std::optional<RunFolder> folder;  // none on ranks that do not write
   RunParts parts;
   TrainerListener* listener;
   SampleOrder order;
   std::shared_ptr<Planner> planner;
+  std::shared_ptr<ProcessGroup> ranks;       // null: one process
+  std::unique_ptr<GradientBuckets> buckets;  // with ranks
+  torch::Tensor reported;                    // see begin_report
+  std::unique_ptr<Transfer> reporting;
+  bool agreed_to_stop = false;  // ranks have
+  bool ended_early = false;     // the last advance() has
+  bool plan_is_coming = false;
+  int64_t plan_shared = -1;  // the revision that the other ranks know
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::map<std::string, std::shared_ptr<LayerModule>> named_layers;
   std::vector<PlannedLayer> layers;

@@ -53,10 +53,18 @@ bool Trainer::State::take_step() {
   set_learning_rate(*optimizer, report.learning_rate);
   forget_gradients(*optimizer);
   const std::optional<double> loss = accumulate_gradients(
-      {options, *parts.source, order, *parts.model, *optimizer, stop}, position, split);
+      {options, *parts.source, order, *parts.model, *optimizer, ranks ? nullptr : stop, ranks.get(),
+       buckets.get(), [this](double own) { begin_report(own); }},
+      position, split);
   if (!loss) return false;
   report.loss = *loss;
   auto part = StepClock::now();
+  if (ranks) {
+    buckets->finish();
+    report.loss = end_report();
+    split.reduce = seconds_since(part);
+    part = StepClock::now();
+  }
   report.gradient_norm =
       clip_gradients(*parts.model, named_layers, options.clip, position.step + 1);
   split.clip = seconds_since(part);
@@ -89,7 +97,13 @@ void Trainer::State::after_step(StepReport& report, const StepSplit& split, bool
     position.products.insert(telemetry.open_products.begin(), telemetry.open_products.end());
   }
   settle_plan();
+  if (ranks) share_plan();
+  if (!writes()) return;
   Json line = step_line(report, split, telemetry);
+  if (buckets) {
+    line["split_ms"]["reduce"] = 1e3 * split.reduce;
+    line.append("reduced_bytes", buckets->traffic().bytes);
+  }
   if (dense_flips) line.append("dense_flips", counted);
   if (telemetry.measured) line.append("measuring", true);
   if (position.step % parts.options.metrics_every == 0) metrics->add(line);
@@ -97,13 +111,14 @@ void Trainer::State::after_step(StepReport& report, const StepSplit& split, bool
 }
 
 std::optional<EvalReport> Trainer::State::evaluate_now() {
+  if (!writes()) return share_evaluation(std::nullopt);
   EvalOptions options{parts.options.batch / parts.options.accumulate, parts.options.eval_samples,
                       stop};
   if (listener != nullptr) {
     options.progress = [this](int64_t done, int64_t all) { listener->on_evaluating(done, all); };
   }
   std::optional<EvalReport> found = weft::evaluate(*parts.model, *parts.source, options);
-  if (!found) return std::nullopt;
+  if (!found) return ranks ? share_evaluation(found) : found;
   EvalReport& report = *found;
   report.step = position.step;
   if (!std::isfinite(report.loss)) {
@@ -118,7 +133,7 @@ std::optional<EvalReport> Trainer::State::evaluate_now() {
                 {"eval_seconds", report.seconds}});
   keep_best(report);
   if (listener != nullptr) listener->on_eval(report);
-  return found;
+  return ranks ? share_evaluation(found) : found;
 }
 
 bool Trainer::State::is_evaluation_step() const {
