@@ -1,7 +1,10 @@
 #include "weft/layer/activations.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "weft/core/ceil_div.h"
+#include "weft/core/parallel.h"
 #include "weft/kernel/bf16_rows.h"
 #include "weft/pack/pack.h"
 
@@ -28,8 +31,18 @@ const float* as_floats(const Bf16* g, int64_t size) {
 
 AlignedBuffer<float> sampled(const float* g, AlignedBuffer<float> scales,
                              const std::optional<Fp8>& rounding) {
+  constexpr int64_t kAtOnce = 1 << 15;
   const std::span<float> all(scales.data(), scales.size());
-  for (size_t i = 0; i < all.size(); ++i) all[i] = all[i] == 0.0f ? 0.0f : g[i] * all[i];
+  const auto size = static_cast<int64_t>(all.size());
+  parallel_for(ceil_div(size, kAtOnce), [&](int64_t part) {
+    float* to = all.data();
+    const int64_t end = std::min(size, (part + 1) * kAtOnce);
+    // Without a branch: which entries are kept is random, and no CPU foresees it.
+    for (int64_t i = part * kAtOnce; i < end; ++i) {
+      const float value = g[i] * to[i];
+      to[i] = to[i] == 0.0f ? 0.0f : value;
+    }
+  });
   if (rounding) round_to_fp8(all, *rounding, all);
   return scales;
 }
