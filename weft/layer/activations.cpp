@@ -1,6 +1,7 @@
 #include "weft/layer/activations.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "weft/core/ceil_div.h"
@@ -29,19 +30,27 @@ const float* as_floats(const Bf16* g, int64_t size) {
   return wide;
 }
 
+namespace {
+
+// to[i] = g[i] * to[i] where to[i] is not 0. Without a branch, because which entries are kept is
+// random; a comparison of floats would keep g++ from using vectors.
+void scale_kept(const float* g, float* to, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    const uint32_t kept = -static_cast<uint32_t>(std::bit_cast<uint32_t>(to[i]) != 0);
+    to[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(g[i] * to[i]) & kept);
+  }
+}
+
+}  // namespace
+
 AlignedBuffer<float> sampled(const float* g, AlignedBuffer<float> scales,
                              const std::optional<Fp8>& rounding) {
   constexpr int64_t kAtOnce = 1 << 15;
   const std::span<float> all(scales.data(), scales.size());
   const auto size = static_cast<int64_t>(all.size());
   parallel_for(ceil_div(size, kAtOnce), [&](int64_t part) {
-    float* to = all.data();
-    const int64_t end = std::min(size, (part + 1) * kAtOnce);
-    // Without a branch: which entries are kept is random, and no CPU foresees it.
-    for (int64_t i = part * kAtOnce; i < end; ++i) {
-      const float value = g[i] * to[i];
-      to[i] = to[i] == 0.0f ? 0.0f : value;
-    }
+    const int64_t first = part * kAtOnce;
+    scale_kept(g + first, all.data() + first, std::min(kAtOnce, size - first));
   });
   if (rounding) round_to_fp8(all, *rounding, all);
   return scales;
