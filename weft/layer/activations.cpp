@@ -1,7 +1,11 @@
 #include "weft/layer/activations.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 
+#include "weft/core/ceil_div.h"
+#include "weft/core/parallel.h"
 #include "weft/kernel/bf16_rows.h"
 #include "weft/pack/pack.h"
 
@@ -26,10 +30,28 @@ const float* as_floats(const Bf16* g, int64_t size) {
   return wide;
 }
 
+namespace {
+
+// to[i] = g[i] * to[i] where to[i] is not 0. Without a branch, because which entries are kept is
+// random; a comparison of floats would keep g++ from using vectors.
+void scale_kept(const float* g, float* to, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    const uint32_t kept = -static_cast<uint32_t>(std::bit_cast<uint32_t>(to[i]) != 0);
+    to[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(g[i] * to[i]) & kept);
+  }
+}
+
+}  // namespace
+
 AlignedBuffer<float> sampled(const float* g, AlignedBuffer<float> scales,
                              const std::optional<Fp8>& rounding) {
+  constexpr int64_t kAtOnce = 1 << 15;
   const std::span<float> all(scales.data(), scales.size());
-  for (size_t i = 0; i < all.size(); ++i) all[i] = all[i] == 0.0f ? 0.0f : g[i] * all[i];
+  const auto size = static_cast<int64_t>(all.size());
+  parallel_for(ceil_div(size, kAtOnce), [&](int64_t part) {
+    const int64_t first = part * kAtOnce;
+    scale_kept(g + first, all.data() + first, std::min(kAtOnce, size - first));
+  });
   if (rounding) round_to_fp8(all, *rounding, all);
   return scales;
 }

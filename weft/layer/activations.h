@@ -20,7 +20,8 @@ AlignedBuffer<Bf16> rounded_to_fp8(const Bf16* x, int64_t size, Fp8 format);
 const float* as_floats(const float* g, int64_t size);
 const float* as_floats(const Bf16* g, int64_t size);
 
-// The sample of g as a dense matrix, for a dense product, in place of its scales (sample_scales).
+// The sample of g as a dense matrix, for a dense product, in place of its scales (sample_scales). In
+// parallel.
 AlignedBuffer<float> sampled(const float* g, AlignedBuffer<float> scales,
                              const std::optional<Fp8>& rounding);
 
