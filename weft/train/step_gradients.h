@@ -23,6 +23,7 @@
 #include "weft/torch/layer_module.h"
 #include "weft/torch/model.h"
 #include "weft/train/batch_source.h"
+#include "weft/train/teacher.h"
 
 namespace weft {
 
@@ -50,7 +51,8 @@ struct GradientInputs {
   SampleOrder& order;
   Model& model;
   torch::optim::Optimizer& optimizer;
-  const std::atomic<int>* stop;  // looked at between micro-batches; may be null
+  const std::atomic<int>* stop;      // looked at between micro-batches; may be null
+  const Teacher* teacher = nullptr;  // null: none
 };
 
 // The mean loss of the micro-batches; moves position.data_position past their samples. Nothing if

@@ -53,7 +53,8 @@ bool Trainer::State::take_step() {
   set_learning_rate(*optimizer, report.learning_rate);
   forget_gradients(*optimizer);
   const std::optional<double> loss = accumulate_gradients(
-      {options, *parts.source, order, *parts.model, *optimizer, stop}, position, split);
+      {options, *parts.source, order, *parts.model, *optimizer, stop, parts.teacher.get()},
+      position, split);
   if (!loss) return false;
   report.loss = *loss;
   auto part = StepClock::now();
