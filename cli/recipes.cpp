@@ -1,5 +1,6 @@
 // weft recipes: the table of training methods, as compositions of parts.
 #include "cli/shared.h"
+#include "weft/recipe/paper_settings.h"
 #include "weft/recipe/recipe.h"
 #include "weft/recipe/schedule.h"
 #include "weft/report/table.h"
@@ -18,12 +19,18 @@ class RecipesCommand : public Command {
     Table table({"recipe", "forward", "backward", "gradient", "decay", ">lambda", "sparse products",
                  "schedule"});
     Json list = Json::array();
-    for (const Recipe& recipe : recipes()) {
+    std::vector<Recipe> all(recipes().begin(), recipes().end());
+    const size_t own = all.size();
+    for (const PaperSettings& one : paper_settings()) all.push_back(Recipe::parse(one.name));
+    for (size_t i = 0; i < all.size(); ++i) {
+      const Recipe& recipe = all[i];
       const bool decays = !recipe.decay->none();
-      table.add({recipe.name, std::string(recipe.forward->name), std::string(recipe.backward->name),
-                 std::string(recipe.gradient->name), std::string(recipe.decay->name),
-                 decays ? fmt::format("{:g}", recipe.lambda) : "", sparse_products(recipe),
-                 describe_schedule(recipe)});
+      if (i < own)
+        table.add({recipe.name, std::string(recipe.forward->name),
+                   std::string(recipe.backward->name), std::string(recipe.gradient->name),
+                   std::string(recipe.decay->name),
+                   decays ? fmt::format("{:g}", recipe.lambda) : "", sparse_products(recipe),
+                   describe_schedule(recipe)});
       list.push_back({{"name", recipe.name},
                       {"forward", recipe.forward->name},
                       {"backward", recipe.backward->name},
@@ -40,6 +47,7 @@ class RecipesCommand : public Command {
     table.can_spare({"lambda"});
     tables_.print(table);
     print("\n" + intervals());
+    print("\n" + papers());
     print(
         "\nParts can be exchanged: s-ste+backward=bi-mask, sr-ste+lambda=6e-5+gradient=mvue+fp8,\n"
         "transposable+mask_every=40+solver=greedy-keep, static+forward=transposable.\n"
@@ -60,6 +68,15 @@ class RecipesCommand : public Command {
         row.push_back(fmt::format("{}", mask_interval(recipe, Pattern(1, group))));
       }
       table.add(row);
+    }
+    return table.str();
+  }
+
+  // The papers' own settings, by name.
+  static std::string papers() {
+    Table table({"a paper's settings", "of", "are"});
+    for (const PaperSettings& one : paper_settings()) {
+      table.add({std::string(one.name), std::string(one.paper), std::string(one.recipe)});
     }
     return table.str();
   }

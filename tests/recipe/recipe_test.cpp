@@ -9,6 +9,7 @@
 #include "tests/support.h"
 #include "weft/core/pattern.h"
 #include "weft/mask/solver.h"
+#include "weft/recipe/paper_settings.h"
 #include "weft/recipe/recipe.h"
 
 namespace weft::test {
@@ -102,6 +103,35 @@ TEST(Recipe, ThePatternOfTheWeightsStandsLast) {
   expect_split("s-ste+gradient=mvue@2:4", "s-ste+gradient=mvue@2:4", std::nullopt);
   expect_split("s-ste+gradient=mvue@2:4@1:8", "s-ste+gradient=mvue@2:4", "1:8");
   expect_split("s-ste+gradient=mvue@2:4+fp8@1:8", "s-ste+gradient=mvue@2:4+fp8", "1:8");
+  expect_split("s-ste@paper", "s-ste@paper", std::nullopt);
+  expect_split("t-sr-ste@paper@2:4", "t-sr-ste@paper", "2:4");
+  expect_split("t-sr-ste@paper+fp8@2:4", "t-sr-ste@paper+fp8", "2:4");
+  expect_split("s-ste@paper+gradient=mvue@2:4@1:8", "s-ste@paper+gradient=mvue@2:4", "1:8");
+  expect_split("ste@paper", "ste", "paper");  // no paper's settings have this name
+}
+
+// By name, with parts of one's own on top, and known as what the user wrote.
+TEST(Recipe, SettingsOfPapersHaveNames) {
+  EXPECT_EQ(paper_settings().size(), 8u);
+  for (const PaperSettings& one : paper_settings()) {
+    const Recipe named = Recipe::parse(one.name), spelled = Recipe::parse(one.recipe);
+    EXPECT_EQ(named.name, one.name);
+    EXPECT_NO_THROW(named.check(Pattern(2, 4))) << one.name;
+    EXPECT_EQ(named.forward, spelled.forward);
+    EXPECT_EQ(named.gradient, spelled.gradient);
+    EXPECT_EQ(describe_schedule(named), describe_schedule(spelled));
+    EXPECT_EQ(named.lambda, spelled.lambda);
+  }
+  const Recipe recipe = Recipe::parse("t-sr-ste@paper+mask_every=10");
+  EXPECT_EQ(recipe.gradient->name, "mvue-two-draw");
+  EXPECT_EQ(recipe.schedule.mask_every, 10);
+  EXPECT_EQ(recipe.name, "t-sr-ste@paper+mask_every=10");
+  EXPECT_EQ(Recipe::parse("transposable@paper").schedule.mask_every, 40);
+  EXPECT_EQ(Recipe::parse("transposable@paper").mask_solver().name, "greedy-keep");
+  EXPECT_TRUE(Recipe::parse("s-ste@paper").fp8);
+  EXPECT_TRUE(Recipe::parse("step@paper").frozen_moment);
+  expect_error([] { Recipe::parse("t-sr-ste@paper").check(Pattern(1, 4)); }, "is for 2:4");
+  expect_error([] { Recipe::parse("ste@paper"); }, "s-ste@paper, step@paper");
 }
 
 TEST(Recipe, WhatMakesNoSenseIsRefusedWithTheReason) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "weft/core/error.h"
+#include "weft/recipe/paper_settings.h"
 #include "weft/recipe/schedule.h"
 
 namespace weft {
@@ -188,6 +189,7 @@ void refuse_idle_settings(const Recipe& recipe, const std::set<std::string_view>
 std::string known_recipes() {
   std::string names;
   for (const Recipe& recipe : table()) names += (names.empty() ? "" : ", ") + recipe.name;
+  for (const PaperSettings& one : paper_settings()) names += fmt::format(", {}", one.name);
   return names;
 }
 
@@ -196,6 +198,9 @@ std::string known_recipes() {
 RecipeAndPattern split_pattern(std::string_view text) {
   const size_t last_part = std::min(text.rfind('+') + 1, text.size());  // npos + 1 is 0
   size_t at = text.find('@', last_part);
+  for (const PaperSettings& one : paper_settings()) {  // the "@" of a name is none of a pattern
+    if (last_part == 0 && text.starts_with(one.name)) at = text.find('@', one.name.size());
+  }
   if (at != std::string_view::npos && text.substr(last_part).starts_with("gradient=")) {
     at = text.find('@', at + 1);
   }
@@ -213,7 +218,9 @@ std::string with_lambda(std::string_view recipe, double lambda) {
 
 std::span<const Recipe> recipes() { return table(); }
 
-Recipe Recipe::parse(std::string_view text) {
+Recipe Recipe::parse(std::string_view given_text) {
+  const std::string spelled_out = with_paper_settings(given_text);
+  const std::string_view text = spelled_out;
   const std::string_view base = text.substr(0, text.find('+'));
   const Recipe* found = nullptr;
   for (const Recipe& row : table()) {
@@ -221,7 +228,7 @@ Recipe Recipe::parse(std::string_view text) {
   }
   WEFT_CHECK(found != nullptr, "recipe '{}': known are {}", base, known_recipes());
   Recipe recipe = *found;
-  recipe.name = text;
+  recipe.name = given_text;
   std::set<std::string_view> given;
   for (size_t at = base.size(); at < text.size();) {
     const size_t end = std::min(text.find('+', at + 1), text.size());

@@ -69,7 +69,8 @@ struct Recipe {
   bool frozen_moment = false;
   bool fp8 = false;  // operands of all three products rounded to FP8 (estimate/fp8.h)
 
-  // A name of the table, then parts joined by "+": "sr-ste+lambda=6e-5+gradient=mvue+fp8".
+  // A name of the table, or of a paper's settings (paper_settings.h), then parts joined by "+":
+  // "sr-ste+lambda=6e-5+gradient=mvue+fp8", "t-sr-ste@paper+mask_every=10".
   // Throws Error and names what is known.
   static Recipe parse(std::string_view text);
 
@@ -99,7 +100,8 @@ struct Recipe {
 };
 
 // "sr-ste@1:4": a recipe, and the pattern of its weights. A pattern right after a gradient part is
-// of that part: "s-ste+gradient=mvue@2:4@1:8" samples 2:4 under weights at 1:8.
+// of that part: "s-ste+gradient=mvue@2:4@1:8" samples 2:4 under weights at 1:8. "t-sr-ste@paper" is
+// the name of a recipe: "t-sr-ste@paper@2:4".
 struct RecipeAndPattern {
   std::string_view recipe;
   std::optional<std::string_view> pattern;

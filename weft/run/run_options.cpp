@@ -158,6 +158,12 @@ std::vector<OptionField> make_fields() {
           "init", "FILE", &O::init, [](const std::string&) {},
           "Initial weights, from a safetensors file; static keeps its zeros"),
       changeable(text(
+          "teacher", "RUN", &O::teacher, [](const std::string&) {},
+          "A finished run whose scores the network learns from too (distillation)")),
+      number("teacher-share", &O::teacher_share, 0, 1, "Share of the teacher in the loss"),
+      number("teacher-temperature", &O::teacher_temperature, 0.01, 1e3,
+             "Temperature of both scores in the teacher's part of the loss"),
+      changeable(text(
           "data", "DATA", &O::data, [](const std::string& v) { DataSpec::parse(v); },
           "glyphs, idx:DIR, cifar10:DIR, text:PATH, or text for the C++ headers here")),
       integer("train-images", &O::train_images, 1, kMany, "glyphs: images to train on"),
@@ -309,6 +315,10 @@ void RunOptions::check_training() const {
                       });
   WEFT_CHECK(!frozen || optimizer == "adamw", "moment=frozen needs optimizer adamw, not {}",
              optimizer);
+  const RunOptions defaults;
+  WEFT_CHECK(!teacher.empty() || (teacher_share == defaults.teacher_share &&
+                                  teacher_temperature == defaults.teacher_temperature),
+             "teacher-share and teacher-temperature have no effect without a teacher");
   WEFT_CHECK(batch >= 1 && batch % accumulate == 0,
              "batch {} is not a multiple of {} micro-batches", batch, accumulate);
 }
@@ -343,6 +353,9 @@ RunOptions RunOptions::with_absolute_data() const {
   DataSpec spec = DataSpec::parse(data);
   if (!spec.path.empty()) spec.path = std::filesystem::absolute(spec.path).lexically_normal();
   located.data = spec.to_string();
+  if (!teacher.empty()) {
+    located.teacher = std::filesystem::absolute(teacher).lexically_normal().string();
+  }
   return located;
 }
 

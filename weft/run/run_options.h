@@ -26,6 +26,11 @@ struct RunOptions {
 
   std::string init;  // a safetensors file; empty: random weights
 
+  // A run whose model the network learns from too (train/teacher.h); empty: none.
+  std::string teacher;
+  double teacher_share = 0.5;
+  double teacher_temperature = 2.0;
+
   std::string data = "glyphs";
   int64_t train_images = 20000;
   int64_t test_images = 5000;
@@ -72,8 +77,8 @@ struct RunOptions {
   static constexpr int64_t kEvalImages = 10'000;
   static constexpr int64_t kEvalBytes = 1 << 17;
   RunOptions resolved() const;
-  // With the path of the data made absolute: a run is resumed from any folder. Data that is not one
-  // of DataSpec's is an Error.
+  // With the paths of the data and the teacher made absolute: a run is resumed from any folder. Data
+  // that is not one of DataSpec's is an Error.
   RunOptions with_absolute_data() const;
 
   // With the steps that `epochs` passes over the training data take, in place of epochs: what a run

@@ -79,14 +79,17 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
              "plan '{}': a comparison accepts auto, dense and sparse", printable(plan));
   TrainerSetup setup{listener, std::make_shared<Planner>(parse_plan_mode(plan)), stop};
   remember_plans(folder, options, entries, *setup.planner);
-  if (options.budget > 0.0 && !count_steps(folder, options, entries, setup, progress)) {
+  const double rehearsal = options.budget > 0.0 ? 0.1 : 0.0;  // its share of the progress
+  if (options.budget > 0.0 && !count_steps(folder, options, entries, setup,
+                                           [&](double done) { progress(rehearsal * done); })) {
     return std::nullopt;
   }
   Turns turns(folder);
   for (int64_t seed = 0; seed < options.seeds; ++seed) {
     turns.assign(entries, options.run.seed + seed);
   }
-  if (!train_in_turns(folder, options, entries, turns, setup, progress)) return std::nullopt;
+  const auto after_rehearsal = [&](double done) { progress(rehearsal + (1.0 - rehearsal) * done); };
+  if (!train_in_turns(folder, options, entries, turns, setup, after_rehearsal)) return std::nullopt;
   const bool text = DataSpec::parse(options.run.data).kind == DataKind::kText;
   CompareResult result{text ? "eval_loss" : "eval_accuracy", {}};
   for (const CompareEntry& entry : entries)

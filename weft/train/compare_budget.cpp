@@ -120,9 +120,7 @@ bool count_steps(const std::filesystem::path& folder, const CompareOptions& opti
         fmt::format("a rehearsal of {} steps of each recipe says how many steps {} s are",
                     kRehearsal, options.budget));
   }
-  // Its share of the whole is not known before it has ended.
-  if (!train_in_turns(where, short_runs, rehearsed, turns, setup, [](double) {})) return false;
-  progress(0.0);
+  if (!train_in_turns(where, short_runs, rehearsed, turns, setup, progress)) return false;
 
   const int64_t seed = short_runs.run.seed;
   size_t next = 1;

@@ -116,7 +116,8 @@ class SeedRuns {
     RunOptions run = wanted;
     if (begun) run.flips_of = resume_options(where).flips_of;
     if (!source_) source_ = make_batch_source(run);
-    RunParts parts{run, source_, make_model(run, source_->shape())};
+    if (!teacher_) teacher_ = load_teacher(run);
+    RunParts parts{run, source_, make_model(run, source_->shape()), teacher_};
     trainers_.push_back(begun ? Trainer::resume(where, std::move(parts), setup_)
                               : Trainer::begin(where, std::move(parts), setup_));
   }
@@ -125,6 +126,7 @@ class SeedRuns {
   TrainerSetup setup_;
   int64_t dense_steps_;
   std::shared_ptr<BatchSource> source_;
+  std::shared_ptr<const Teacher> teacher_;
   std::deque<Trainer> trainers_;
   int64_t all_steps_ = 0;
 };

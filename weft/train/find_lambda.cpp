@@ -138,7 +138,8 @@ class LambdaTrials {
       if (stop_ != nullptr && *stop_ != 0) throw Stopped();
       set_learning_rate(*optimizer, learning_rate_at(options, position.step));
       forget_gradients(*optimizer);
-      accumulate_gradients({options, *parts_.source, order, *parts_.model, *optimizer, nullptr},
+      accumulate_gradients({options, *parts_.source, order, *parts_.model, *optimizer, nullptr,
+                            parts_.teacher.get()},
                            position, split);
       clip_gradients(*parts_.model, named, options.clip, position.step + 1);
       weft::step(*parts_.model, *optimizer);

@@ -68,7 +68,8 @@ Json environment_json(int threads, Precision precision, int ranks) {
 }
 
 std::string run_name(const RunOptions& options, uint32_t data,
-                     const std::optional<InitRecord>& init) {
+                     const std::optional<InitRecord>& init,
+                     const std::optional<uint32_t>& teacher) {
   Json all = options.to_json();
   all.erase("plan");
   for (const OptionField& field : option_fields()) {
@@ -76,8 +77,10 @@ std::string run_name(const RunOptions& options, uint32_t data,
   }
   const std::string text = all.dump();
   const uint32_t sum = checksum(0, std::as_bytes(std::span(text)));
-  return init ? fmt::format("{:08x}-{:08x}-{:08x}", sum, data, init->checksum)
-              : fmt::format("{:08x}-{:08x}", sum, data);
+  std::string name = fmt::format("{:08x}-{:08x}", sum, data);
+  if (init) name += fmt::format("-{:08x}", init->checksum);
+  if (teacher) name += fmt::format("-taught-{:08x}", *teacher);
+  return name;
 }
 
 void remember_plan(Planner& planner, const Json& plan, const std::string& file) {

@@ -34,9 +34,11 @@ Json layers_json(const std::vector<PlannedLayer>& layers);
 Json environment_json(int threads, Precision precision, int ranks = 1);
 
 // What a checkpoint must agree with to be of this run: all that its numbers depend on, but for how
-// fast it runs and what may change when it is resumed. data: the checksum of the data.
+// fast it runs and what may change when it is resumed. data: the checksum of the data; teacher: of
+// the network that it learns from, if there is one.
 std::string run_name(const RunOptions& options, uint32_t data,
-                     const std::optional<InitRecord>& init);
+                     const std::optional<InitRecord>& init,
+                     const std::optional<uint32_t>& teacher = std::nullopt);
 
 // As options.plan says: a mode, or the choices of another run's file.
 std::shared_ptr<Planner> planner_of(const std::string& plan);

@@ -36,11 +36,13 @@ class BeforeStep {
   torch::Tensor random_;
 };
 
-torch::Tensor training_loss(Model& model, const Batch& batch, double label_smoothing) {
-  const torch::Tensor scores = widened(model.forward(batch.inputs)).flatten(0, -2);
-  return torch::nn::functional::cross_entropy(
+torch::Tensor training_loss(const GradientInputs& inputs, const Batch& batch) {
+  const torch::Tensor scores = widened(inputs.model.forward(batch.inputs)).flatten(0, -2);
+  const torch::Tensor loss = torch::nn::functional::cross_entropy(
       scores, batch.targets.flatten(),
-      torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(label_smoothing));
+      torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(
+          inputs.options.label_smoothing));
+  return inputs.teacher == nullptr ? loss : inputs.teacher->mixed(loss, scores, batch.inputs);
 }
 
 Batch next_batch(const GradientInputs& inputs, const BatchPart& part, int64_t& data_position) {
@@ -128,7 +130,7 @@ std::optional<double> accumulate_gradients(const GradientInputs& inputs, RunPosi
     split.data += seconds_since(start);
     start = StepClock::now();
     const auto share = own.scope(inputs.ranks);
-    const torch::Tensor one = training_loss(inputs.model, batch, inputs.options.label_smoothing);
+    const torch::Tensor one = training_loss(inputs, batch);
     const double value = one.item<double>();
     split.forward += seconds_since(start);
     if (!std::isfinite(value)) fail_loss(inputs.model, batch, value, position.step + 1);

@@ -29,6 +29,7 @@
 #include "weft/torch/layer_module.h"
 #include "weft/torch/model.h"
 #include "weft/train/batch_source.h"
+#include "weft/train/teacher.h"
 
 namespace weft {
 
@@ -73,10 +74,12 @@ struct GradientInputs {
   ProcessGroup* ranks = nullptr;
   GradientBuckets* buckets = nullptr;
   std::function<void(double loss)> loss_known = {};
+  const Teacher* teacher = nullptr;  // null: none
 };
 
-// The mean loss of the micro-batches, of several ranks this one's part of it; moves position.data_position past their samples. Nothing if
-// it was stopped between two of them: then model, random numbers and position are as before.
+// The mean loss of the micro-batches, of several ranks this one's part of it; moves
+// position.data_position past their samples. Nothing if it was stopped between two of them: then
+// model, random numbers and position are as before.
 // Throws Error if a loss is not finite.
 std::optional<double> accumulate_gradients(const GradientInputs& inputs, RunPosition& position,
                                            StepSplit& split);

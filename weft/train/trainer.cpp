@@ -18,6 +18,7 @@ RunParts make_parts(const RunOptions& options) {
   parts.options = parts.options.with_steps_of_epochs(parts.source->train_samples());
   require_memory(parts.options, parts.source->shape());
   parts.model = make_model(parts.options, parts.source->shape());
+  parts.teacher = load_teacher(parts.options);
   return parts;
 }
 

@@ -36,6 +36,7 @@
 #include "weft/torch/model.h"
 #include "weft/train/batch_source.h"
 #include "weft/train/run_setup.h"
+#include "weft/train/teacher.h"
 
 namespace weft {
 
@@ -44,6 +45,7 @@ struct RunParts {
   RunOptions options;  // resolved
   std::shared_ptr<BatchSource> source;
   std::shared_ptr<Model> model;
+  std::shared_ptr<const Teacher> teacher = nullptr;  // null: none
 };
 RunParts make_parts(const RunOptions& options);
 

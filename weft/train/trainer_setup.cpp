@@ -4,6 +4,7 @@
 #include <ranges>
 
 #include "weft/core/parallel.h"
+#include "weft/core/text.h"
 #include "weft/train/find_lambda.h"
 #include "weft/train/optimizer.h"
 #include "weft/train/trainer_state.h"
@@ -53,7 +54,9 @@ Trainer::State::State(RunParts run_parts, const TrainerSetup& setup, const Json*
                           : planner_of(options.plan);
   data_checksum = parts.source->fingerprint();
   if (!options.init.empty()) init = saved ? saved_init(*saved, file) : new_init();
-  position.run = run_name(options, data_checksum, init);
+  std::optional<uint32_t> taught_by;
+  if (parts.teacher != nullptr) taught_by = parts.teacher->checksum();
+  position.run = run_name(options, data_checksum, init, taught_by);
   record = Json{{"format", "weft.run"},
                 {"version", 1},
                 {"options", options.to_json()},
@@ -62,6 +65,8 @@ Trainer::State::State(RunParts run_parts, const TrainerSetup& setup, const Json*
                 {"data_crc32", fmt::format("{:08x}", data_checksum)},
                 {"status", "running"}};
   if (init) record["init"] = init->to_json();
+  if (taught_by) record["teacher_crc32"] = fmt::format("{:08x}", *taught_by);
+  if (saved != nullptr) require_same_teacher(*saved, file);
   if (saved != nullptr) best = best_evaluation(*saved, file);
   if (best) record["best"] = to_json(*best);
   const std::vector<DenseFlips::Counted> counted = flips_to_count();
@@ -88,6 +93,16 @@ RunOptions Trainer::State::options_of_layers(const TrainerSetup& setup, const Js
   }
   record["lambda"] = to_json(*lambda);
   return with_lambda(parts.options, lambda->lambda);
+}
+
+void Trainer::State::require_same_teacher(const Json& saved, const std::string& file) const {
+  const auto sum_in = [](const Json& one) {
+    return one.contains("teacher_crc32") ? one["teacher_crc32"].dump() : std::string("none");
+  };
+  WEFT_CHECK(sum_in(saved) == sum_in(record),
+             "{}: '{}' is not the teacher that this run started with (its checksum is {}, not {})",
+             file, printable(parts.options.teacher, 4096), sum_in(record),
+             printable(sum_in(saved)));
 }
 
 void Trainer::State::note_idle_rules(const std::vector<LayerReport>& reports) {

@@ -37,6 +37,7 @@ struct Trainer::State {
   State(RunParts run_parts, const TrainerSetup& setup, const Json* saved, const std::string& file);
   InitRecord new_init();
   std::vector<DenseFlips::Counted> flips_to_count() const;
+  void require_same_teacher(const Json& saved, const std::string& file) const;
   // The recipes that layers train by, with the λ that is in the record or is found now.
   RunOptions options_of_layers(const TrainerSetup& setup, const Json* saved,
                                const std::string& file);

@@ -54,7 +54,7 @@ bool Trainer::State::take_step() {
   forget_gradients(*optimizer);
   const std::optional<double> loss = accumulate_gradients(
       {options, *parts.source, order, *parts.model, *optimizer, ranks ? nullptr : stop, ranks.get(),
-       buckets.get(), [this](double own) { begin_report(own); }},
+       buckets.get(), [this](double own) { begin_report(own); }, parts.teacher.get()},
       position, split);
   if (!loss) return false;
   report.loss = *loss;
