@@ -15,33 +15,6 @@
 namespace weft {
 namespace {
 
-// The output positions of all images, cut into stripes of about `most`.
-class Stripes {
- public:
-  // In one image, where images make stripes of whole sums that are not too short: then g is read in
-  // place. Elsewhere images follow each other.
-  Stripes(const ConvShape& shape, int64_t most) : positions_(shape.positions()) {
-    in_image_ = positions_ % kPartialSums == 0 && 2 * positions_ >= most;
-    run_ = in_image_ ? positions_ : shape.images * positions_;
-    const int64_t per_run = std::max<int64_t>(1, ceil_div(run_, most));
-    width_ = std::max(kPartialSums, whole_sums(ceil_div(run_, per_run)));
-    per_run_ = ceil_div(run_, width_);
-    count_ = in_image_ ? shape.images * per_run_ : per_run_;
-  }
-
-  int64_t count() const { return count_; }
-  int64_t width() const { return width_; }  // of the widest
-  bool in_image() const { return in_image_; }
-  int64_t first(int64_t stripe) const {
-    return stripe / per_run_ * run_ + stripe % per_run_ * width_;
-  }
-  int64_t cols(int64_t stripe) const { return std::min(width_, run_ - stripe % per_run_ * width_); }
-
- private:
-  int64_t positions_, run_ = 0, width_ = 0, per_run_ = 0, count_ = 0;
-  bool in_image_ = false;
-};
-
 // Some of the rows of one group of channels, and some blocks of its inputs.
 struct Part {
   int64_t group = 0;
@@ -52,14 +25,17 @@ struct Part {
 class MaskedConv {
  public:
   MaskedConv(const ConvShape& shape, const float* g, const float* x, const KeptEntries& kept)
-      : shape_(shape), g_(g), kept_(kept), stripes_(shape, kept.tokens()) {
+      : shape_(shape), g_(g), kept_(kept), tokens_(shape.images * shape.positions()) {
+    const int64_t most = kept.tokens();
+    width_ = whole_sums(ceil_div(tokens_, std::max<int64_t>(1, ceil_div(tokens_, most))));
+    stripes_ = tokens_ == 0 ? 0 : ceil_div(tokens_, width_);
     for (int64_t group = 0; group < shape.groups; ++group) {
       gathers_.push_back(gather_of_inputs(shape, x, group));
     }
     // Chunks give threads work where a part alone would be all; their sums stay in the caches.
     constexpr int64_t kSums = (1 << 20) / sizeof(float), kMostChunks = 8;
     chunks_ = std::clamp<int64_t>(kSums / std::max<int64_t>(1, kept.size()), 1,
-                                  std::clamp<int64_t>(stripes_.count(), 1, kMostChunks));
+                                  std::clamp<int64_t>(stripes_, 1, kMostChunks));
     cut();
   }
 
@@ -67,7 +43,7 @@ class MaskedConv {
 
   // values: [chunks, kept.size()]
   void run(float* values) const {
-    if (stripes_.count() == 0) std::fill_n(values, chunks_ * kept_.size(), 0.0f);
+    if (stripes_ == 0) std::fill_n(values, chunks_ * kept_.size(), 0.0f);
     const auto parts = static_cast<int64_t>(parts_.size());
     parallel_for(chunks_ * parts, [&](int64_t item) {
       const int64_t chunk = item / parts;
@@ -97,60 +73,53 @@ class MaskedConv {
   }
 
   void run_part(const Part& part, int64_t chunk, float* values) const {
-    thread_local AlignedBuffer<float> panel, rows_of_g;
-    const int64_t width = stripes_.width();
-    panel.reserve(static_cast<size_t>(kept_.block() * width));
-    if (!stripes_.in_image()) rows_of_g.reserve(static_cast<size_t>(part.rows * width));
+    thread_local AlignedBuffer<float> panel, gradient;
+    panel.reserve(static_cast<size_t>(kept_.block() * width_));
+    gradient.reserve(static_cast<size_t>(part.rows * width_));
     MaskedJob job;
+    job.g = gradient.data();
     job.x = panel.data();
-    job.x_stride = width;
+    job.g_stride = job.x_stride = width_;
     job.rows = part.rows;
     job.index = kept_.index();
     job.values = values;
-    const int64_t first = chunk * stripes_.count() / chunks_;
-    const int64_t end = (chunk + 1) * stripes_.count() / chunks_;
+    const int64_t first = chunk * stripes_ / chunks_, end = (chunk + 1) * stripes_ / chunks_;
     for (int64_t stripe = first; stripe < end; ++stripe) {
-      const int64_t cols = stripes_.cols(stripe);
-      const StripeProgram program(gathers_[static_cast<size_t>(part.group)], stripes_.first(stripe),
-                                  cols);
-      job.tokens = whole_sums(cols);
+      const int64_t token = stripe * width_, tokens = std::min(width_, tokens_ - token);
+      const StripeProgram program(gathers_[static_cast<size_t>(part.group)], token, tokens);
+      job.tokens = whole_sums(tokens);
       job.first = stripe == first;
-      find_gradient(part, stripe, rows_of_g.data(), job);
+      copy_gradient(part, token, tokens, gradient.data());
       for (int64_t block = part.first_block; block < part.first_block + part.blocks; ++block) {
-        run_block(block, part.first_row, program, cols, panel.data(), job);
+        run_block(block, part.first_row, program, tokens, panel.data(), job);
       }
     }
   }
 
-  // Where the rows of g are: in place, or copied together, with zeros up to whole sums.
-  void find_gradient(const Part& part, int64_t stripe, float* copy, MaskedJob& job) const {
-    const int64_t positions = shape_.positions(), first = stripes_.first(stripe);
-    const float* plane = g_ + part.first_row * positions;
-    if (stripes_.in_image()) {
-      job.g = plane + first / positions * shape_.outs * positions + first % positions;
-      job.g_stride = positions;
-      return;
-    }
-    const int64_t end = first + stripes_.cols(stripe);
-    job.g = copy;
-    job.g_stride = stripes_.width();
-    for (int64_t col = first; col < end;) {
-      const int64_t image = col / positions, position = col % positions;
-      const int64_t count = std::min(positions - position, end - col);
-      const float* from = plane + image * shape_.outs * positions + position;
+  // [rows of the part, width_], with zeros up to whole sums.
+  void copy_gradient(const Part& part, int64_t token, int64_t tokens, float* copy) const {
+    const int64_t positions = shape_.positions();
+    for (int64_t done = 0; done < tokens;) {
+      const int64_t image = (token + done) / positions, position = (token + done) % positions;
+      const int64_t count = std::min(positions - position, tokens - done);
+      const float* from = g_ + (image * shape_.outs + part.first_row) * positions + position;
       for (int64_t r = 0; r < part.rows; ++r) {
-        std::copy_n(from + r * positions, count, copy + r * job.g_stride + col - first);
+        std::copy_n(from + r * positions, count, copy + r * width_ + done);
       }
-      col += count;
+      done += count;
     }
-    const int64_t cols = end - first;
-    for (int64_t r = 0; r < part.rows && cols < job.tokens; ++r) {
-      std::fill_n(copy + r * job.g_stride + cols, job.tokens - cols, 0.0f);
+    fill_up(copy, part.rows, tokens);
+  }
+
+  void fill_up(float* rows, int64_t count, int64_t tokens) const {
+    const int64_t missing = whole_sums(tokens) - tokens;
+    for (int64_t r = 0; r < count && missing > 0; ++r) {
+      std::fill_n(rows + r * width_ + tokens, missing, 0.0f);
     }
   }
 
   // A block of inputs at all taps: `panel` is made for one after the other.
-  void run_block(int64_t block, int64_t first_row, const StripeProgram& program, int64_t cols,
+  void run_block(int64_t block, int64_t first_row, const StripeProgram& program, int64_t tokens,
                  float* panel, MaskedJob& job) const {
     const int64_t channel = block * kept_.block();
     const int64_t channels = std::min(kept_.block(), kept_.ins() - channel);
@@ -158,9 +127,7 @@ class MaskedConv {
       job.starts = kept_.starts(block * kept_.taps() + tap) + first_row;
       if (job.starts[0] == job.starts[job.rows]) continue;
       program.run_tap(tap, channel, channels, panel, job.x_stride);
-      for (int64_t c = 0; c < channels && cols < job.tokens; ++c) {
-        std::fill_n(panel + c * job.x_stride + cols, job.tokens - cols, 0.0f);
-      }
+      fill_up(panel, channels, tokens);
       run_masked_rows(job);
     }
   }
@@ -168,28 +135,29 @@ class MaskedConv {
   const ConvShape& shape_;
   const float* g_;
   const KeptEntries& kept_;
-  Stripes stripes_;
-  std::vector<Gather> gathers_;  // of the groups
+  int64_t tokens_;                   // output positions of all images
+  int64_t width_ = 0, stripes_ = 0;  // tokens of a stripe; the last one may have fewer
+  std::vector<Gather> gathers_;      // of the groups
   int64_t chunks_ = 1;
   std::vector<Part> parts_;
 };
 
-// Rows [first, last) of dw, from the sums of all chunks.
+// Rows [first, last) of dw, from the sums of all chunks. Block by block: sums of a block are next to
+// each other for these rows, but for one row a power of two apart, where outputs are.
 void put_filters(const KeptEntries& kept, const float* values, int64_t chunks, int64_t first,
                  int64_t last, float beta, float* dw) {
   const uint16_t* index = kept.index();
-  const int64_t taps = kept.taps();
-  for (int64_t r = first; r < last; ++r) {
-    float* row = dw + r * kept.cols();
-    if (beta == 0.0f) std::fill_n(row, kept.cols(), 0.0f);
-    for (int64_t b = 0; b < kept.blocks(); ++b) {
-      float* to = row + b / taps * kept.block() * taps + b % taps;
-      const uint32_t begin = kept.starts(b)[r], end = kept.starts(b)[r + 1];
-      for (uint32_t e = begin; e < end; ++e) {
-        if (e > begin && index[e] == index[e - 1]) break;  // the last one, repeated
+  const int64_t taps = kept.taps(), cols = kept.cols();
+  if (beta == 0.0f) std::fill_n(dw + first * cols, (last - first) * cols, 0.0f);
+  for (int64_t b = 0; b < kept.blocks(); ++b) {
+    const uint32_t* starts = kept.starts(b);
+    float* block = dw + b / taps * kept.block() * taps + b % taps;
+    for (int64_t r = first; r < last; ++r) {
+      for (uint32_t e = starts[r]; e < starts[r + 1]; ++e) {
+        if (e > starts[r] && index[e] == index[e - 1]) break;  // the last one, repeated
         float sum = values[e];
         for (int64_t c = 1; c < chunks; ++c) sum += values[c * kept.size() + e];
-        to[index[e] * taps] += sum;
+        block[r * cols + index[e] * taps] += sum;
       }
     }
   }

@@ -9,7 +9,9 @@
 //              positions, in stripes ──►
 //   B, a block of channels   ▓▓▓▓▓▓▓▓    A panel in L1, gathered once, and all rows of g with it:
 //      at one tap            ▓▓▓▓▓▓▓▓    a dot product per kept entry (masked/masked_rows.h)
-//   g                        ▓▓▓▓▓▓▓▓    in place where a stripe is in one image, else a copy
+//   g                        ▓▓▓▓▓▓▓▓    a copy, whose rows are next to each other: in place, a row on
+//                                        another page each, 3 x 3 with 64 channels at 56 x 56 took
+//                                        10 % longer on a Zen 4
 //
 // Stripes are fixed, and so are chunks of them, whose sums are added in order: the result does not
 // depend on threads or the length of vectors, only on whether the CPU has fused multiply-add. What the
