@@ -326,14 +326,17 @@ PageSection repeat_section(const std::vector<Variant>& variants) {
   Html list;
   for (const Variant& variant : variants) {
     for (const ReportedRun* run : variant.runs) {
-      list += html("<dt>{}</dt>\n<dd><pre><code>{}</code></pre></dd>\n", run->name,
-                   repeat_command(run->folder, run->options));
+      const Repetition found = repetition_of(run->folder, run->options, run->changes);
+      list += html("<dt>{}</dt>\n", run->name);
+      list += found.commands.empty()
+                  ? html("<dd>No command repeats it: it was {}.</dd>\n", found.obstacle)
+                  : html("<dd><pre><code>{}</code></pre></dd>\n",
+                         fmt::format("{}", fmt::join(found.commands, "\n")));
     }
   }
   return {"repeat", "Repeat a run",
           html("<p class=\"note\">With the choices of the run's planner: on the same "
-               "machine, the same bits, unless the run was resumed with other "
-               "options.</p>\n<dl>\n{}</dl>\n",
+               "machine, the same bits.</p>\n<dl>\n{}</dl>\n",
                list)};
 }
 

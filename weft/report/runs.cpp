@@ -231,6 +231,7 @@ ReportedRun read_reported_run(const fs::path& folder, const std::string& name) {
   if (!run.folder.has_filename()) run.folder = run.folder.parent_path();  // "runs/first/"
   run.name = name;
   run.options = RunOptions::from_json(record["options"], where);
+  run.changes = read_changes(record, where);
   WEFT_CHECK(record["environment"].is_object(), "{}: 'environment' is not an object", where);
   for (const Json::Member& member : record["environment"].members()) {
     const Json& value = member.value;

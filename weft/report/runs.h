@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "weft/core/json.h"
+#include "weft/run/run_changes.h"
 #include "weft/run/run_metrics.h"
 #include "weft/run/run_options.h"
 #include "weft/run/run_result.h"
@@ -45,6 +46,7 @@ struct ReportedRun {
   std::filesystem::path folder;
   std::string name;  // of the folder; unique within a report
   RunOptions options;
+  std::vector<RunChange> changes;  // that led to these options
   std::map<std::string, std::string> environment;
   std::vector<ReportedLayer> layers;
   std::optional<RunResult> result;  // if the run is finished
