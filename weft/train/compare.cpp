@@ -14,6 +14,7 @@
 #include "weft/mask/verify.h"
 #include "weft/run/resume_options.h"
 #include "weft/run/run_folder.h"
+#include "weft/train/step_gradients.h"
 
 namespace weft {
 namespace {
@@ -297,7 +298,7 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
     turns.assign(entries, options.run.seed + seed);
   try {
     for (int64_t seed = 0; seed < options.seeds; ++seed) {
-      SeedRuns runs(folder, options, seed, turns, {listener, planner}, stop);
+      SeedRuns runs(folder, options, seed, turns, {listener, planner, /*may_change=*/false}, stop);
       runs.take_turns(stop, [&] {
         const auto all = static_cast<double>(runs.all_steps());
         const double done = 1.0 - static_cast<double>(runs.steps_left()) / all;
@@ -308,6 +309,9 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
     }
   } catch (const Stopped&) {
     return std::nullopt;
+  } catch (const Diverged& error) {
+    throw Diverged(fmt::format("{}; a comparison with a lower --learning-rate needs another folder",
+                               error.what()));
   }
   const bool text = DataSpec::parse(options.run.data).kind == DataKind::kText;
   CompareResult result{text ? "eval_loss" : "eval_accuracy", {}};

@@ -29,6 +29,7 @@
 #include "weft/run/run_result.h"
 #include "weft/torch/model.h"
 #include "weft/train/batch_source.h"
+#include "weft/train/model_memory.h"
 #include "weft/train/run_setup.h"
 
 namespace weft {
@@ -39,7 +40,7 @@ struct RunParts {
   std::shared_ptr<BatchSource> source;
   std::shared_ptr<Model> model;
 };
-RunParts make_parts(const RunOptions& options);
+RunParts make_parts(const RunOptions& options, ModelUse use = ModelUse::kTraining);
 
 struct StepReport {
   int64_t step = 0;  // steps taken, with this one
@@ -66,6 +67,7 @@ class TrainerListener {
 struct TrainerSetup {
   TrainerListener* listener = nullptr;
   std::shared_ptr<Planner> planner;  // null: as options.plan says
+  bool may_change = true;  // may be resumed with other options; not so a run of a comparison
 };
 
 class Trainer {
@@ -108,6 +110,10 @@ class Trainer {
   explicit Trainer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// Of a finished run: packed.safetensors is written or removed, as RunOptions::exports would have it,
+// and the record says so. Throws Error if the run is not finished.
+RunResult export_finished(const std::filesystem::path& folder, const std::string& exports);
 
 struct EvalOptions {
   int64_t batch = 1;

@@ -4,6 +4,7 @@
 #include "weft/core/atomic_file.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
+#include "weft/run/repeat_command.h"
 #include "weft/torch/export_model.h"
 #include "weft/train/run_checkpoint.h"
 #include "weft/train/trainer_state.h"
@@ -98,10 +99,18 @@ void Trainer::State::keep_last_checkpoint() {
 
 std::string Trainer::State::way_back() const {
   const std::vector<int64_t> saved = folder->checkpoints();
-  if (saved.empty()) return "";
+  if (saved.empty() || !may_change) return "";
   return fmt::format("; continue after step {} with --resume {} --learning-rate X, below {}",
-                     saved.front(), printable(folder->path().string(), 4096),
+                     saved.front(), shell_word(printable(folder->path().string(), 4096)),
                      parts.options.learning_rate);
+}
+
+void Trainer::State::record_changes(const Json& saved, const std::string& file) {
+  RunOptions now = parts.options;
+  if (now.threads == 0) now.threads = threads();
+  const std::vector<RunChange> changes =
+      changes_with(read_changes(saved, file), resume_options(folder->path()), now, position.step);
+  if (!changes.empty()) record["changes"] = to_json(changes);
 }
 
 bool Trainer::State::load_newest(const Json& saved) {
@@ -144,6 +153,7 @@ RunPosition Trainer::State::load_checked(int64_t step, const std::string& run) {
 void Trainer::State::note_changed_environment(const Json& saved) {
   const Json now = environment_json(threads(), parse_precision(parts.options.precision));
   for (const Json::Member& member : now.members()) {
+    if (member.name == "cpu" || member.name == "commit") continue;  // need not change a bit
     const Json then = saved.contains(member.name) ? saved[member.name] : Json("unknown");
     if (then == member.value) continue;
     note(
