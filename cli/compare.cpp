@@ -80,7 +80,8 @@ Json comparison_json(const CompareOptions& options, const CompareResult& result,
           {"commit", where.commit}};
 }
 
-void print_comparison(const CompareOptions& options, const Json& document) {
+void print_comparison(const CompareOptions& options, const Json& document,
+                      const TableFlags& tables) {
   const bool loss = document["metric"] == "eval_loss";
   bool dense_flips = false;
   for (const Json& row : document["rows"]) dense_flips |= row.contains("dense_flips");
@@ -90,6 +91,8 @@ void print_comparison(const CompareOptions& options, const Json& document) {
   if (dense_flips) heads.push_back(">of dense");
   heads.insert(heads.end(), {"sparse products", "check"});
   Table table(heads);
+  if (dense_flips) table.can_spare({"of dense"});
+  table.can_spare({"flips", "memory", "density"});
   for (const Json& row : document["rows"]) {
     const double scale = loss ? 1.0 : 100.0;
     const std::string pattern = row["pattern"].get<std::string>();
@@ -115,10 +118,10 @@ void print_comparison(const CompareOptions& options, const Json& document) {
                  {products.empty() ? "none" : products, row["check"].get<std::string>()});
     table.add(cells);
   }
-  print(table.str());
+  tables.print(table);
   const bench::Environment where = bench::environment();
   const RunOptions& run = options.run;
-  print(fmt::format(
+  tables.print_lines(fmt::format(
       "\n{} on {}: {} steps of {}, {} seeds; step vs dense: dense step time / step time, "
       "interleaved;\nmemory: peak resident set / that of dense; flips: in the sparse phase{}. {}, "
       "{}, {}, "
@@ -176,7 +179,8 @@ int compare_work(const CompareArguments& arguments) {
   if (arguments.json) {
     print_json(document);
   } else {
-    arguments.brief ? print_comparison_briefly(document) : print_comparison(options, document);
+    arguments.brief ? print_comparison_briefly(document)
+                    : print_comparison(options, document, arguments.tables);
   }
   return 0;
 }

@@ -12,6 +12,7 @@
 #include "weft/core/text.h"
 #include "weft/report/export.h"
 #include "weft/report/table.h"
+#include "weft/run/repeat_command.h"
 #include "weft/run/resume_options.h"
 #include "weft/train/trainer.h"
 
@@ -32,18 +33,18 @@ std::string product_text(const ProductPlan& plan) {
   return given ? plan.path() : plan.reason();
 }
 
-void print_layers(const std::vector<PlannedLayer>& layers) {
+void print_layers(const std::vector<PlannedLayer>& layers, const TableFlags& tables) {
   Table table({"layer", "kind", "recipe", "pattern", "why"});
   for (const PlannedLayer& layer : layers) {
     const LayerReport& report = layer.report;
     table.add({report.name, report.kind, report.recipe,
                report.pattern.empty() ? "-" : report.pattern, report.reason});
   }
-  print(table.str());
+  tables.print(table);
 }
 
 // How products of layers run from here on.
-void print_plan(const std::vector<PlannedLayer>& layers) {
+void print_plan(const std::vector<PlannedLayer>& layers, const TableFlags& tables) {
   Table table({"layer", "fwd", "bwd_x", "bwd_w"});
   bool ratios = false;
   std::set<std::string> arithmetics;
@@ -56,14 +57,15 @@ void print_plan(const std::vector<PlannedLayer>& layers) {
     }
     table.add(row);
   }
-  print("\n" + table.str());
+  print("\n");
+  tables.print(table);
   if (ratios) {
-    print(fmt::format(
+    tables.print_lines(fmt::format(
         "Measured in this run. A product is sparse if its ratio, dense time / (sparse time + "
-        "packing), is above\n{} (above {} for products below {} ms that need packing).\n",
+        "packing), is above {} (above {} for products below {} ms that need packing).\n",
         kSparseMargin, kSmallProductMargin, kSmallProductMs));
   }
-  for (const std::string& arithmetic : arithmetics) print(arithmetic + "\n");
+  for (const std::string& arithmetic : arithmetics) tables.print_lines(arithmetic + "\n");
   print("\n");
   std::fflush(stdout);
 }
@@ -85,7 +87,7 @@ void print_orders(const std::vector<PlannedLayer>& layers) {
 class TrainDisplay : public TrainerListener {
  public:
   // quiet: standard output belongs to something else; only notes are shown.
-  explicit TrainDisplay(bool quiet) : quiet_(quiet) {}
+  TrainDisplay(bool quiet, const TableFlags& tables) : quiet_(quiet), tables_(tables) {}
 
   void begin(const Trainer& trainer) {
     steps_ = trainer.options().steps;
@@ -134,7 +136,7 @@ class TrainDisplay : public TrainerListener {
   void on_plan(const std::vector<PlannedLayer>& layers) override {
     if (quiet_) return;
     clear();
-    print_plan(layers);
+    print_plan(layers, tables_);
   }
   void clear() {
     if (on_line_) std::fputs("\r\033[K", stderr);
@@ -156,6 +158,7 @@ class TrainDisplay : public TrainerListener {
 
   const bool terminal_ = ::isatty(STDERR_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
   const bool quiet_;
+  const TableFlags tables_;
   bool on_line_ = false;
   int64_t steps_ = 0, first_ = 0;
   std::string unit_;
@@ -174,7 +177,9 @@ Start start_of(const TrainArguments& arguments) {
   std::error_code failure;
   if (arguments.starts_or_continues() &&
       std::filesystem::exists(std::filesystem::path(arguments.out) / "run.json", failure)) {
-    return {arguments.out, options_to_continue(arguments.out, arguments.run.options().resolved()),
+    return {arguments.out,
+            options_to_continue(arguments.out, arguments.run.options().resolved(),
+                                arguments.run.named()),
             false};
   }
   if (arguments.resume.empty() || arguments.starts_or_continues()) {
@@ -190,15 +195,30 @@ bool has_nothing_left(const Start& start, int64_t steps) {
          steps == resume_options(start.folder).steps;
 }
 
+// What only a run with more steps would use.
+void note_idle_changes(const RunOptions& there, const RunOptions& now) {
+  std::string idle;
+  for (const OptionField& field : option_fields()) {
+    if (field.name == "export" || field.get(there) == field.get(now)) continue;
+    idle += fmt::format("{}--{}", idle.empty() ? "" : ", ", field.name);
+  }
+  if (!idle.empty()) {
+    print_note(fmt::format("the run is finished: without more --steps nothing uses {}", idle));
+  }
+}
+
 void print_finished(const std::string& folder) {
   const RunResult result = read_run_result(folder);
   print(fmt::format(
       "{}: finished after {} steps, with accuracy {} and eval loss {:.4f}. "
       "--resume with more --steps extends it.\n",
       printable(folder, 4096), result.eval.step, percent(result.eval.accuracy), result.eval.loss));
+  if (result.packed_bytes > 0) {
+    print(fmt::format("packed.safetensors: {}\n", bytes_text(result.packed_bytes)));
+  }
 }
 
-void print_start(const Trainer& trainer) {
+void print_start(const Trainer& trainer, const TableFlags& tables) {
   const RunOptions& o = trainer.options();
   print(fmt::format(
       "{} on {}{}, {} at {}, {} steps of {} {}, {}, {}{}\n\n", o.model, o.data,
@@ -207,7 +227,7 @@ void print_start(const Trainer& trainer) {
       trainer.source().unit() == "tokens" ? fmt::format("windows of {} bytes", o.context)
                                           : trainer.source().unit(),
       threads_text(threads()), current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
-  print_layers(trainer.layers());
+  print_layers(trainer.layers(), tables);
   const bool sparse = std::ranges::any_of(
       trainer.layers(), [](const PlannedLayer& one) { return !one.report.pattern.empty(); });
   if (o.plan == "auto" && sparse && trainer.step() == 0) {
@@ -230,7 +250,7 @@ void write_events(const TrainArguments& arguments, const std::string& folder) {
   trainer.save_checkpoint();
   write_events(arguments, folder);
   stop.end_program(fmt::format("stopped after step {}: continue with weft train --resume {}",
-                               trainer.step(), folder));
+                               trainer.step(), shell_word(folder)));
 }
 
 // "fwd, bwd_x", or why there is none.
@@ -272,16 +292,20 @@ int train_work(const TrainArguments& arguments) {
   if (options.threads > 0) set_threads(static_cast<int>(options.threads));
   RunParts parts = make_parts(options);
   if (has_nothing_left(start, parts.options.steps)) {
+    const RunOptions there = resume_options(folder);
+    note_idle_changes(there, parts.options);
+    if (parts.options.exports != there.exports) export_finished(folder, parts.options.exports);
+    write_events(arguments, folder);
     if (arguments.json) print_json(read_run_record(folder));
     if (!arguments.json) print_finished(folder);
     return 0;
   }
-  TrainDisplay display(/*quiet=*/arguments.json);
+  TrainDisplay display(/*quiet=*/arguments.json, arguments.tables);
   TrainerSetup setup;
   setup.listener = &display;
   Trainer trainer = fresh ? Trainer::begin(folder, std::move(parts), setup)
                           : Trainer::resume(folder, std::move(parts), setup);
-  if (!arguments.json) print_start(trainer);
+  if (!arguments.json) print_start(trainer, arguments.tables);
   display.begin(trainer);
   const StopSignal stop;
   trainer.advance(trainer.options().steps, &stop.signal());

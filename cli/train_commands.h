@@ -24,6 +24,7 @@ struct TrainArguments {
   RunFlags run;
   std::string out, resume, tensorboard;
   bool json = false;
+  TableFlags tables;
 
   void declare(Flags& flags);
   void check() const;
@@ -37,6 +38,7 @@ struct CompareArguments {
   std::vector<std::string> patterns = {"2:4"};
   int64_t seeds = 3;
   bool no_memory = false, brief = false, json = false;
+  TableFlags tables;
 
   void declare(Flags& flags);
   void check() const;
@@ -56,6 +58,7 @@ struct RecoveryArguments {
   ModelFlags model;
   std::vector<std::string> patterns = {"2:4", "4:8", "1:4"};
   bool transposable = false, sparse_ends = false;
+  TableFlags tables;
   CommonFlags common;
 
   void declare(Flags& flags);
@@ -69,6 +72,7 @@ struct BenchLayerArguments {
   std::string plan = "auto";
   int64_t rounds = 5, threads = 0;
   bool json = false;
+  TableFlags tables;
 
   BenchLayerArguments();
   void declare(Flags& flags);
@@ -83,6 +87,7 @@ struct BenchStepArguments {
   std::string plan = "auto", precision = "fp32";
   int64_t rounds = 4, threads = 0;
   bool no_plain = false, no_memory = false, only_memory = false, json = false;
+  TableFlags tables;
 
   void declare(Flags& flags);
   bool measures() const { return !only_memory; }
