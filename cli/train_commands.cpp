@@ -136,7 +136,8 @@ void TrainArguments::check() const {
 CommandEntry train_command(Work<TrainArguments> work) {
   return {
       "train", "Train a network with a recipe",
-      "  weft train --out runs/first\n"
+      "  weft train --model mlp --width 1024 --batch 512 --steps 100 --pattern 1:4 --out "
+      "runs/first\n"
       "  weft train --model gpt --data text:book.txt --recipe s-ste --pattern 2:4 --out runs/gpt\n"
       "  weft train --config run.toml --seed 2 --out runs/second\n"
       "  weft train --recipe static --init pruned.safetensors --out runs/tuned\n"

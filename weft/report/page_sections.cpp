@@ -327,11 +327,12 @@ PageSection repeat_section(const std::vector<Variant>& variants) {
   for (const Variant& variant : variants) {
     for (const ReportedRun* run : variant.runs) {
       const Repetition found = repetition_of(run->folder, run->options, run->changes);
+      Html commands;
+      for (const std::string& command : found.commands) commands += html("{}\n", command);
       list += html("<dt>{}</dt>\n", run->name);
       list += found.commands.empty()
                   ? html("<dd>No command repeats it: it was {}.</dd>\n", found.obstacle)
-                  : html("<dd><pre><code>{}</code></pre></dd>\n",
-                         fmt::format("{}", fmt::join(found.commands, "\n")));
+                  : html("<dd><pre><code>{}</code></pre></dd>\n", commands);
     }
   }
   return {"repeat", "Repeat a run",
