@@ -9,10 +9,6 @@
 namespace weft::test {
 namespace {
 
-Trainer resumed(const std::filesystem::path& folder, const RunOptions& options) {
-  return Trainer::resume(folder, make_parts(options));
-}
-
 std::vector<RunChange> changes_of(const std::filesystem::path& folder) {
   return read_changes(read_run_record(folder), "run.json");
 }

@@ -14,10 +14,6 @@
 namespace weft::test {
 namespace {
 
-Trainer resumed(const std::filesystem::path& folder, const RunOptions& options) {
-  return Trainer::resume(folder, make_parts(options));
-}
-
 TEST(Extend, EveryRecipeTakesMoreStepsAfterItsEnd) {
   for (const Recipe& recipe : recipes()) {
     const ScratchFolder scratch;
