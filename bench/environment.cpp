@@ -1,10 +1,9 @@
 #include "bench/environment.h"
 
-#include <fstream>
-
-#include "bench/commit.h"
+#include "weft/core/cpu_name.h"
 #include "weft/core/isa.h"
 #include "weft/core/parallel.h"
+#include "weft/run/build_commit.h"
 
 namespace weft::bench {
 namespace {
@@ -15,16 +14,10 @@ constexpr const char* kCompiler = __VERSION__;  // begins with the name
 constexpr const char* kCompiler = "g++ " __VERSION__;
 #endif
 
-std::string cpu_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
-
 }  // namespace
 
-Environment environment() { return {cpu_name(), current_isa(), threads(), kCompiler, kCommit}; }
+Environment environment() {
+  return {cpu_name(), current_isa(), threads(), kCompiler, build_commit()};
+}
 
 }  // namespace weft::bench

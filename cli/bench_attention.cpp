@@ -17,6 +17,7 @@ class BenchAttentionCommand : public Command {
     flags.integer("--width", shape_.width, 1, 1 << 14,
                   "Width of all heads together; a multiple of the number of heads");
     flags.integer("--rounds", rounds_, 1, 1000, "Rounds; the result is their median");
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -34,7 +35,7 @@ class BenchAttentionCommand : public Command {
   }
 
  private:
-  static void report(const std::vector<bench::AttentionRecord>& records) {
+  void report(const std::vector<bench::AttentionRecord>& records) const {
     Table table({"mask", ">fwd ms", ">fwd % peak", ">bwd ms", ">bwd % peak", ">three steps ms",
                  ">ratio (spread)"});
     for (const bench::AttentionRecord& r : records) {
@@ -46,10 +47,10 @@ class BenchAttentionCommand : public Command {
                  share(r.backward_flops(), r.backward_ms), fmt::format("{:.3g}", r.steps_ms),
                  fmt::format("{:.2f} ({:.2f}-{:.2f})", r.ratio.median, r.ratio.low, r.ratio.high)});
     }
-    print(table.str());
+    tables_.print(table);
     const AttentionShape& shape = records.front().shape;
     const bench::Environment on = bench::environment();
-    print(
+    tables_.print_lines(
         fmt::format("\n{} sequences of {} tokens, {} heads, width {}; {}, {}, {}; {}; commit {}\n",
                     shape.batch, shape.tokens, shape.heads, shape.width, on.cpu, on.isa,
                     threads_text(on.threads), on.compiler, on.commit));
@@ -84,6 +85,7 @@ class BenchAttentionCommand : public Command {
 
   AttentionShape shape_{8, 256, 12, 768, false};
   int64_t rounds_ = 5;
+  TableFlags tables_;
   CommonFlags common_;
 };
 

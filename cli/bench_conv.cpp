@@ -31,6 +31,7 @@ class BenchConvCommand : public Command {
     flags.integer("--threads", threads_, 0, kMaxThreads,
                   "Threads; 0 runs with one thread, then with all");
     flags.flag("--json", json_, "Print JSON");
+    tables_.declare(flags);
   }
 
   bool measures() const override { return true; }
@@ -56,29 +57,31 @@ class BenchConvCommand : public Command {
   }
 
  private:
-  static void report(const std::vector<bench::ConvRecord>& records) {
+  void report(const std::vector<bench::ConvRecord>& records) const {
     Table table({"op", "pattern", "conv", ">threads", ">dense ms", ">sparse ms", ">ratio (spread)",
                  ">eff. GFLOP/s", ">dense % peak", ">pack ms", "dense peer", "plan"});
+    table.can_spare(
+        {"eff. GFLOP/s", "dense peer", "pack ms", "dense % peak", "sparse ms", "threads"});
     bool disturbed = false;
     for (const bench::ConvRecord& r : records) {
       disturbed = disturbed || r.disturbed();
       table.add({r.form.name(), r.pattern.str(), r.shape.spec(), std::to_string(r.threads),
                  fmt::format("{:.3g}", r.dense_ms), fmt::format("{:.3g}", r.sparse_ms),
-                 fmt::format("{:.2f} ({:.2f}-{:.2f})", r.ratio.median, r.ratio.low, r.ratio.high),
-                 fmt::format("{:.0f}", r.effective_gflops()),
-                 fmt::format("{:.0f}{}", 100 * r.dense_gflops() / r.peak_gflops,
+                 fmt::format("{:.2f} ({:.2f}-{:.2f}){}", r.ratio.median, r.ratio.low, r.ratio.high,
                              r.disturbed() ? "!" : ""),
+                 fmt::format("{:.0f}", r.effective_gflops()),
+                 fmt::format("{:.0f}", 100 * r.dense_gflops() / r.peak_gflops),
                  fmt::format("{:.3g}", r.pack_ms), r.dense_peer, r.pays() ? "sparse" : "dense"});
     }
-    print(table.str());
+    tables_.print(table);
     if (disturbed) {
-      print(
+      tables_.print_lines(
           "\n! the dense product stayed below 50 % of the peak: it is bound by memory, or another "
           "process disturbed the run\n");
     }
     print("\n" + geometric_means(records));
     const bench::Environment on = bench::environment();
-    print(fmt::format(
+    tables_.print_lines(fmt::format(
         "dense time / sparse time without packing; 1 where dense is faster with packing counted\n"
         "in. 'pack' of a gradient is sampling and packing; of bwd_w_masked it is due when masks "
         "change\n{}, {}, peak GFLOP/s {:.0f}; {}; commit "
@@ -153,6 +156,7 @@ class BenchConvCommand : public Command {
   std::vector<std::string> ops_ = {"fwd", "bwd_x", "bwd_x_ragged", "bwd_w", "bwd_w_masked"};
   int64_t rounds_ = 5, threads_ = 0;
   bool json_ = false;
+  TableFlags tables_;
 };
 
 }  // namespace

@@ -38,6 +38,7 @@ class BenchConvertCommand : public Command {
     flags.integer("--samples", options_.samples, 1, int64_t{1} << 32, "Samples of inputs");
     flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(),
                   "Seed of weights and inputs");
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -69,10 +70,10 @@ class BenchConvertCommand : public Command {
                  r.steps > 0 ? std::to_string(r.steps) : "-"});
     }
     const bench::Environment on = bench::environment();
-    print(table.str());
-    print(fmt::format("\n{} samples; peak memory {}; {}, {}, {}; {}; commit {}\n", options_.samples,
-                      bytes_text(peak_resident_bytes()), on.cpu, on.isa, threads_text(on.threads),
-                      on.compiler, on.commit));
+    tables_.print(table);
+    tables_.print_lines(fmt::format("\n{} samples; peak memory {}; {}, {}, {}; {}; commit {}\n",
+                                    options_.samples, bytes_text(peak_resident_bytes()), on.cpu,
+                                    on.isa, threads_text(on.threads), on.compiler, on.commit));
   }
 
   void report_json(const std::vector<bench::ConvertRecord>& records) const {
@@ -103,6 +104,7 @@ class BenchConvertCommand : public Command {
   std::vector<std::string> layers_ = {"512x512", "1024x1024"}, patterns_ = {"2:4"}, methods_;
   bench::ConvertOptions options_;
   int64_t seed_ = 1;
+  TableFlags tables_;
   CommonFlags common_;
 };
 

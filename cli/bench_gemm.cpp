@@ -35,6 +35,7 @@ class BenchGemmCommand : public Command {
                   "Threads; 0 runs with one thread, then with all");
     flags.flag("--brief", brief_, "Only the means: a table that fits 80 columns");
     flags.flag("--json", json_, "Print JSON");
+    tables_.declare(flags);
   }
 
   bool measures() const override { return true; }
@@ -66,27 +67,28 @@ class BenchGemmCommand : public Command {
   void report(const std::vector<bench::GemmRecord>& records) const {
     Table table({"op", "pattern", "shape", ">threads", ">dense ms", ">sparse ms", ">ratio (spread)",
                  ">eff. GFLOP/s", ">real % peak", ">dense % peak", ">pack ms", ">mask ms", "plan"});
+    table.can_spare({"mask ms", "eff. GFLOP/s", "real % peak", "pack ms", "dense % peak"});
     bool disturbed = false;
     for (const bench::GemmRecord& r : records) {
       disturbed = disturbed || r.disturbed();
       table.add({r.form.name(), pattern_text(r), r.shape.str(), std::to_string(r.threads),
                  fmt::format("{:.3g}", r.dense_ms), fmt::format("{:.3g}", r.sparse_ms),
-                 fmt::format("{:.2f} ({:.2f}-{:.2f})", r.ratio.median, r.ratio.low, r.ratio.high),
+                 fmt::format("{:.2f} ({:.2f}-{:.2f}){}", r.ratio.median, r.ratio.low, r.ratio.high,
+                             r.disturbed() ? "!" : ""),
                  fmt::format("{:.0f}", r.effective_gflops()),
                  fmt::format("{:.0f}", 100 * r.real_gflops() / r.peak_gflops),
-                 fmt::format("{:.0f}{}", 100 * r.dense_gflops() / r.peak_gflops,
-                             r.disturbed() ? "!" : ""),
+                 fmt::format("{:.0f}", 100 * r.dense_gflops() / r.peak_gflops),
                  fmt::format("{:.3g}", r.pack_ms), fmt::format("{:.3g}", r.mask_ms),
                  r.plan ? r.plan->path() : "-"});
     }
-    print(table.str());
+    tables_.print(table);
     if (disturbed) {
-      print(
+      tables_.print_lines(
           "\n! the dense product stayed below 80 % of the peak: another process disturbed the "
           "run\n");
     }
     print("\n" + geometric_means(records));
-    print(choices_text(records));
+    tables_.print_lines(choices_text(records));
     report_environment(records);
   }
 
@@ -135,7 +137,7 @@ class BenchGemmCommand : public Command {
                                          least));
   }
 
-  static void report_environment(const std::vector<bench::GemmRecord>& records) {
+  void report_environment(const std::vector<bench::GemmRecord>& records) const {
     const bench::Environment on = bench::environment();
     std::string peers;
     for (const bench::DensePeer& peer : bench::dense_peers().peers) {
@@ -144,10 +146,10 @@ class BenchGemmCommand : public Command {
     for (const std::string& absent : bench::dense_peers().absent) peers += "; without " + absent;
     if (records.front().dense_fp32_ms) {
       report_bf16_peers(records);
-      print(fmt::format("dense fp32: the fastest of {}\n", peers));
+      tables_.print_lines(fmt::format("dense fp32: the fastest of {}\n", peers));
     } else {
-      print(fmt::format("dense peer: the fastest of {}\nbf16 dense: {}\n", peers,
-                        bf16_text(records)));
+      tables_.print_lines(fmt::format("dense peer: the fastest of {}\nbf16 dense: {}\n", peers,
+                                      bf16_text(records)));
     }
     std::map<int, double> peaks;
     for (const bench::GemmRecord& r : records) {
@@ -158,12 +160,12 @@ class BenchGemmCommand : public Command {
       peak +=
           fmt::format("{}{:.0f} with {}", peak.empty() ? "" : ", ", gflops, threads_text(threads));
     }
-    print(fmt::format("{}, {}, peak GFLOP/s {}; {}; commit {}\n", on.cpu, on.isa, peak, on.compiler,
-                      on.commit));
+    tables_.print_lines(fmt::format("{}, {}, peak GFLOP/s {}; {}; commit {}\n", on.cpu, on.isa,
+                                    peak, on.compiler, on.commit));
   }
 
   // Which dense products bf16 was compared with, and their speed against fp32.
-  static void report_bf16_peers(const std::vector<bench::GemmRecord>& records) {
+  void report_bf16_peers(const std::vector<bench::GemmRecord>& records) const {
     bench::GeometricMean faster;
     std::map<std::string, int> peers;
     for (const bench::GemmRecord& r : records) {
@@ -172,7 +174,7 @@ class BenchGemmCommand : public Command {
     }
     std::string names;
     for (const auto& [name, count] : peers) names += (names.empty() ? "" : "; ") + name;
-    print(
+    tables_.print_lines(
         fmt::format("dense peer (arithmetic of the sparse product): {}\n"
                     "dense fp32 time / dense bf16 time: {}; tile unit: {}{}\n",
                     names, faster.str(), tile_unit_name(tile_unit()),
@@ -235,6 +237,7 @@ class BenchGemmCommand : public Command {
   std::string precision_ = "fp32";
   int64_t rounds_ = 5, threads_ = 0;
   bool brief_ = false, json_ = false;
+  TableFlags tables_;
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace weft::cli {
 namespace {
 
 // The phases that the mean in the table is taken over, for recipes whose steps differ.
-void print_phases(const std::vector<bench::LayerRecord>& records) {
+void print_phases(const std::vector<bench::LayerRecord>& records, const TableFlags& tables) {
   for (const bench::LayerRecord& r : records) {
     if (r.phases.size() == 1) continue;
     std::string text;
@@ -21,15 +21,18 @@ void print_phases(const std::vector<bench::LayerRecord>& records) {
       text += fmt::format("{}{}: {:.3g} ms at density {:.2f} ({:.0f} %)", text.empty() ? "" : "; ",
                           where, phase.step_ms, phase.density, 100 * phase.share);
     }
-    print(fmt::format("\n{} {} {}, mean over the sparse phase, with the update of scores: {}\n",
-                      r.recipe, r.pattern.str(), r.shape.str(), text));
+    tables.print_lines(
+        fmt::format("\n{} {} {}, mean over the sparse phase, with the update of scores: {}\n",
+                    r.recipe, r.pattern.str(), r.shape.str(), text));
   }
 }
 
-void print_layer_records(const std::vector<bench::LayerRecord>& records) {
+void print_layer_records(const std::vector<bench::LayerRecord>& records, const TableFlags& tables) {
   Table table({"recipe", "pattern", "shape", ">dense ms", ">step ms", ">ratio (spread)", ">mask ms",
                ">pack ms", ">fwd ms", ">bwd_x ms", ">bwd_w ms", ">other ms", ">retained",
                ">bwd kept", "plan"});
+  table.can_spare(
+      {"bwd kept", "retained", "other ms", "fwd ms", "bwd_x ms", "bwd_w ms", "pack ms", "mask ms"});
   for (const bench::LayerRecord& r : records) {
     const auto ms = [](double value) { return fmt::format("{:.3g}", value); };
     table.add({r.recipe, r.pattern.str(), r.shape.str(), ms(r.times.dense_ms), ms(r.times.step_ms),
@@ -39,11 +42,12 @@ void print_layer_records(const std::vector<bench::LayerRecord>& records) {
                ms(r.times.bwd_w_ms), ms(r.times.other_ms), fmt::format("{:.3f}", r.retained),
                fmt::format("{:.3f}", r.backward_kept), r.plan});
   }
-  print(table.str());
-  print_phases(records);
+  tables.print(table);
+  print_phases(records, tables);
   const bench::Environment where = bench::environment();
-  print(fmt::format("\nplan: fwd/bwd_x/bwd_w. {}, {}, {}, {}, commit {}\n", where.cpu, where.isa,
-                    threads_text(where.threads), where.compiler, where.commit));
+  tables.print_lines(fmt::format("\nplan: fwd/bwd_x/bwd_w. {}, {}, {}, {}, commit {}\n", where.cpu,
+                                 where.isa, threads_text(where.threads), where.compiler,
+                                 where.commit));
 }
 
 void print_layer_records_json(const std::vector<bench::LayerRecord>& records) {
@@ -99,7 +103,8 @@ int bench_layer_work(const BenchLayerArguments& arguments) {
   Progress progress("measuring", 1000);
   const auto records = bench::bench_layer(plan, [&](double fraction) { progress.reach(fraction); });
   progress.finish();
-  arguments.json ? print_layer_records_json(records) : print_layer_records(records);
+  arguments.json ? print_layer_records_json(records)
+                 : print_layer_records(records, arguments.tables);
   return 0;
 }
 

@@ -24,6 +24,7 @@ class BenchSolveCommand : public Command {
                  "Time limit for all rounds; fewer are run if they would take longer");
     flags.integer("--seed", seed_, 0, std::numeric_limits<int64_t>::max(), "Of the weights");
     common_.threads = 1;
+    tables_.declare(flags);
     common_.declare(flags);
   }
 
@@ -59,6 +60,7 @@ class BenchSolveCommand : public Command {
   void report(const std::vector<bench::SolveRecord>& records) const {
     Table table({"pattern", "solver", ">Mweights/s (spread)", ">x read (spread)",
                  ">x flow (spread)", ">one run", ">rounds"});
+    table.can_spare({"rounds", "x read (spread)"});
     for (const bench::SolveRecord& record : records) {
       table.add({record.pattern.str() + (record.transposable ? " transposable" : ""), record.solver,
                  spread_text(record.mweights_per_s), part_text(record.part_of_read),
@@ -66,10 +68,10 @@ class BenchSolveCommand : public Command {
                  seconds_text(record.seconds), std::to_string(record.rounds)});
     }
     const bench::Environment on = bench::environment();
-    print(table.str());
-    print(fmt::format("\n{0} x {0} Gaussian fp32 weights; {1}, {2}, {3}; {4}; commit {5}\n",
-                      options_.size, on.cpu, on.isa, threads_text(on.threads), on.compiler,
-                      on.commit));
+    tables_.print(table);
+    tables_.print_lines(fmt::format(
+        "\n{0} x {0} Gaussian fp32 weights; {1}, {2}, {3}; {4}; commit {5}\n", options_.size,
+        on.cpu, on.isa, threads_text(on.threads), on.compiler, on.commit));
   }
 
   void report_json(const std::vector<bench::SolveRecord>& records) const {
@@ -103,6 +105,7 @@ class BenchSolveCommand : public Command {
   std::vector<std::string> solvers_;
   bench::SolveOptions options_;
   int64_t rounds_ = 5, seed_ = 1;
+  TableFlags tables_;
   CommonFlags common_;
 };
 

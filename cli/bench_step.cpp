@@ -49,6 +49,7 @@ void print_step_records(const BenchStepArguments& arguments, const bench::StepRe
                         const std::vector<double>& memory, int torch_threads) {
   Table table({"recipe", "pattern", ">dense ms", ">step ms", ">ratio (spread)", ">mask %",
                ">pack %", ">fwd ms", ">bwd_x ms", ">bwd_w ms", ">other ms", ">memory", "plan"});
+  table.can_spare({"other ms", "fwd ms", "bwd_x ms", "bwd_w ms", "memory", "pack %", "mask %"});
   for (size_t i = 0; i < found.records.size(); ++i) {
     const bench::StepRecord& r = found.records[i];
     const auto ms = [](double value) { return fmt::format("{:.0f}", value); };
@@ -60,18 +61,19 @@ void print_step_records(const BenchStepArguments& arguments, const bench::StepRe
                ms(r.times.bwd_x_ms), ms(r.times.bwd_w_ms), ms(r.times.other_ms),
                memory.empty() ? "-" : fmt::format("{:.2f}", memory[i]), r.plan});
   }
-  print(table.str());
+  arguments.tables.print(table);
   if (found.dense_fp32_ms) {
     std::string ratios;
     for (const bench::StepRecord& r : found.records) {
       ratios += fmt::format(", {} {} {:.2f}", r.recipe, r.pattern.str(),
                             *found.dense_fp32_ms / r.times.step_ms);
     }
-    print(fmt::format("\ndense in fp32: {:.0f} ms; speed relative to it: dense {:.2f}{}\n",
-                      *found.dense_fp32_ms, *found.dense_fp32_ms / found.dense_ms, ratios));
+    arguments.tables.print_lines(
+        fmt::format("\ndense in fp32: {:.0f} ms; speed relative to it: dense {:.2f}{}\n",
+                    *found.dense_fp32_ms, *found.dense_fp32_ms / found.dense_ms, ratios));
   }
   if (found.plain_ms) {
-    print(fmt::format(
+    arguments.tables.print_lines(fmt::format(
         "\nplain libtorch as it starts, {}: {:.0f} ms, weft's dense step is {:.2f} times "
         "as fast;\nwith {}: {:.0f} ms, {:.2f} times\n",
         threads_text(torch_threads), *found.plain_ms, *found.plain_ms / found.dense_ms,
@@ -81,10 +83,11 @@ void print_step_records(const BenchStepArguments& arguments, const bench::StepRe
   if (std::ranges::any_of(arguments.recipes, [](const std::string& recipe) {
         return Recipe::parse(recipe).reads("removal_end");
       })) {
-    print("\nlbc: steps after the removal; earlier ones are slower (see weft bench layer)\n");
+    arguments.tables.print_lines(
+        "\nlbc: steps after the removal; earlier ones are slower (see weft bench layer)\n");
   }
   const bench::Environment where = bench::environment();
-  print(fmt::format(
+  arguments.tables.print_lines(fmt::format(
       "\nA block of width {} and {}, {} tokens in sequences of {}, AdamW, {}. memory: "
       "peak resident set / that of dense.\nplan: fwd/bwd_x/bwd_w of fc1. {}, {}, {}, {}, "
       "commit {}\n",

@@ -163,9 +163,12 @@ std::string unknown_flag(const CLI::App& root) {
   return "";
 }
 
-// `weft help mask` and `weft` alone are written with --help.
-std::vector<std::string> with_help_flag(std::vector<std::string> words) {
-  if (words.empty()) return {"--help"};
+// `weft help mask`, and `weft` and `weft bench` alone, are written with --help.
+std::vector<std::string> with_help_flag(std::vector<std::string> words, CLI::App& app) {
+  const CLI::App* group = words.size() == 1 ? find_subcommand(app, words[0]) : nullptr;
+  if (words.empty() || (group != nullptr && !group->get_subcommands({}).empty())) {
+    words.emplace_back("--help");
+  }
   if (words.front() != "help") return words;
   words.erase(words.begin());
   words.push_back("--help");
@@ -187,7 +190,8 @@ Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& comm
   app.get_formatter()->column_width(36);
   app.footer(
       "Examples:\n"
-      "  weft train --recipe s-ste --pattern 2:4 --out runs/first\n"
+      "  weft train --model mlp --width 1024 --batch 512 --steps 100 --pattern 1:4 --out "
+      "runs/first\n"
       "  weft convert model.safetensors sparse.safetensors --pattern 2:4\n"
       "  weft check sparse.safetensors\n"
       "  weft pack sparse.safetensors packed.safetensors\n"
@@ -202,7 +206,7 @@ Parsed parse_command_line(int argc, char** argv, std::vector<CommandEntry>& comm
     subcommand->footer("Examples:\n" + entry.examples);
     subcommand->callback([&parsed, &entry] { parsed.command = entry.command.get(); });
   }
-  std::vector<std::string> words = with_help_flag({argv + std::min(argc, 1), argv + argc});
+  std::vector<std::string> words = with_help_flag({argv + std::min(argc, 1), argv + argc}, app);
   try {
     parsed.error = unknown_command(words, app);
     std::ranges::reverse(words);  // as CLI11 wants them

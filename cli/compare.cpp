@@ -86,7 +86,8 @@ Json comparison_json(const CompareOptions& options, const CompareResult& result,
   return document;
 }
 
-void print_comparison(const CompareOptions& options, const Json& document) {
+void print_comparison(const CompareOptions& options, const Json& document,
+                      const TableFlags& tables) {
   const bool loss = document["metric"] == "eval_loss";
   bool dense_flips = false;
   for (const Json& row : document["rows"]) dense_flips |= row.contains("dense_flips");
@@ -97,6 +98,8 @@ void print_comparison(const CompareOptions& options, const Json& document) {
   if (options.budget > 0.0) heads.insert(heads.end(), {">steps", ">seconds"});
   heads.insert(heads.end(), {"sparse products", "check"});
   Table table(heads);
+  if (dense_flips) table.can_spare({"of dense"});
+  table.can_spare({"flips", "memory", "density"});
   for (const Json& row : document["rows"]) {
     const double scale = loss ? 1.0 : 100.0;
     const std::string pattern = row["pattern"].get<std::string>();
@@ -126,12 +129,12 @@ void print_comparison(const CompareOptions& options, const Json& document) {
                  {products.empty() ? "none" : products, row["check"].get<std::string>()});
     table.add(cells);
   }
-  print(table.str());
+  tables.print(table);
   const bench::Environment where = bench::environment();
   const RunOptions& run = options.run;
   const std::string each = options.budget > 0.0 ? fmt::format("{} s of training", options.budget)
                                                 : fmt::format("{} steps", run.steps);
-  print(fmt::format(
+  tables.print_lines(fmt::format(
       "\n{} on {}: {} of {}, {} seeds; step vs dense: dense step time / step time, "
       "interleaved;\nmemory: peak resident set / that of dense; flips: in the sparse phase{}. {}, "
       "{}, {}, "
@@ -200,7 +203,8 @@ int compare_work(const CompareArguments& arguments) {
   if (arguments.json) {
     print_json(document);
   } else {
-    arguments.brief ? print_comparison_briefly(document) : print_comparison(options, document);
+    arguments.brief ? print_comparison_briefly(document)
+                    : print_comparison(options, document, arguments.tables);
   }
   return 0;
 }

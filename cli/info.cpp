@@ -66,12 +66,13 @@ class InfoCommand : public Command {
     }
     print_not_finite(report);
     print_metadata(report.metadata);
-    print(fmt::format(
-        "\n{}: {} tensors, {}{}{}{}\n", file_, report.tensors.size(), bytes_text(report.bytes),
-        report.not_finite() > 0 ? fmt::format(", {} with NaN or infinity", report.not_finite())
-                                : "",
-        report.packed() > 0 ? fmt::format(", {} packed", report.packed()) : "",
-        report.sharded ? fmt::format(", {} shards", report.shards) : ""));
+    print(fmt::format("\n{}: {} tensor{}, {}{}{}{}\n", file_, report.tensors.size(),
+                      report.tensors.size() == 1 ? "" : "s", bytes_text(report.bytes),
+                      report.not_finite() > 0
+                          ? fmt::format(", {} with NaN or infinity", report.not_finite())
+                          : "",
+                      report.packed() > 0 ? fmt::format(", {} packed", report.packed()) : "",
+                      report.sharded ? fmt::format(", {} shards", report.shards) : ""));
   }
 
   static bool is_matrix(const InspectedTensor& tensor) { return tensor.info.shape.size() >= 2; }

@@ -74,6 +74,8 @@ class PlanCommand : public Command {
       }
     }
     if (!planner.cache_problem().empty()) print_note(planner.cache_problem());
+    const std::string elsewhere = planner.note_on_machine(saved_);
+    if (!elsewhere.empty()) print_note(elsewhere);
     if (!save_.empty()) write_file_atomically(save_, planner.saved() + "\n");
     if (common_.json) {
       print_json(list);

@@ -15,9 +15,10 @@ std::string below(const RecoveryReport& report, const RecoveryRung& rung, Recove
   return fmt::format("{}/{}", report.layers_below(rung, step), rung.errors.size());
 }
 
-void print_recovery(const RecoveryReport& report, bool transposable) {
+void print_recovery(const RecoveryReport& report, const RecoveryArguments& arguments) {
   Table table({"pattern", "step", ">mean error", ">worst error", ">below one-shot",
                ">below absorption", ">eval loss", ">accuracy", ">recovered"});
+  table.can_spare({"below absorption", "below one-shot", "worst error"});
   table.add({"-", "dense", "-", "-", "-", "-", fmt::format("{:.4f}", report.dense.loss),
              percent(report.dense.accuracy), "-"});
   for (const RecoveryRung& rung : report.rungs) {
@@ -30,13 +31,13 @@ void print_recovery(const RecoveryReport& report, bool transposable) {
                one_shot ? "-" : fmt::format("{:.0f}%", 100 * report.recovered(rung))});
   }
   const bench::Environment on = bench::environment();
-  print(table.str());
-  print(fmt::format(
+  arguments.tables.print(table);
+  arguments.tables.print_lines(fmt::format(
       "\n{} on {}{}, {} calibration samples, {} test samples; error: of layer outputs;\n"
       "below: layers with a smaller error than that step; recovered: share of the accuracy that\n"
       "magnitude loses. {}, {}, commit {}\n",
-      report.run.model, report.run.data, transposable ? ", transposable" : "", report.samples,
-      report.dense.samples, on.cpu, on.isa, on.commit));
+      report.run.model, report.run.data, arguments.transposable ? ", transposable" : "",
+      report.samples, report.dense.samples, on.cpu, on.isa, on.commit));
 }
 
 void print_recovery_json(const RecoveryReport& report, const RecoveryArguments& arguments) {
@@ -77,7 +78,7 @@ int recovery_work(const RecoveryArguments& arguments) {
   if (arguments.common.json) {
     print_recovery_json(report, arguments);
   } else {
-    print_recovery(report, arguments.transposable);
+    print_recovery(report, arguments);
   }
   return 0;
 }

@@ -67,6 +67,16 @@ void RunFlags::apply(RunOptions& options) const {
   }
 }
 
+std::vector<std::string> RunFlags::named() const {
+  std::vector<std::string> names;
+  RunOptions scratch;
+  if (!config_.empty()) names = read_config(config_, scratch, except_);
+  for (const Value& value : values_) {
+    if (!value.given().empty()) names.push_back(value.field->name);
+  }
+  return names;
+}
+
 std::vector<std::string> RunFlags::given() const {
   std::vector<std::string> names;
   if (!config_.empty()) names.push_back("--config");

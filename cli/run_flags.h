@@ -17,6 +17,8 @@ class RunFlags {
   RunOptions options() const;
   // Sets what flags say, and not the configuration file.
   void apply(RunOptions& options) const;
+  // The names of the options that the configuration file or a flag sets.
+  std::vector<std::string> named() const;
   // The flags that were given, as in "--steps"; the configuration file counts as "--config".
   std::vector<std::string> given() const;
 

@@ -101,6 +101,17 @@ void TableFlags::print(const Table& table) const {
   cli::print(table.str(wide ? 0 : kTableColumns));
 }
 
+void TableFlags::print_lines(const std::string& text) const {
+  if (wide) return cli::print(text);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    for (const std::string& line : wrapped(text.substr(begin, end - begin), kTableColumns)) {
+      cli::print(line + "\n");
+    }
+    begin = end + 1;
+  }
+}
+
 void TensorTableFlags::declare(Flags& flags) {
   TableFlags::declare(flags);
   flags.flag("--verbose", verbose, "List the tensors that are left alone, each with the reason");

@@ -49,6 +49,7 @@ struct TableFlags {
 
   void declare(Flags& flags);
   void print(const Table& table) const;
+  void print_lines(const std::string& text) const;  // below a table: wrapped, unless it is wide
 };
 
 struct Skipped {

@@ -17,6 +17,7 @@
 #include "weft/kernel/dense/dense.h"
 #include "weft/report/export.h"
 #include "weft/report/table.h"
+#include "weft/run/repeat_command.h"
 #include "weft/run/resume_options.h"
 #include "weft/train/trainer.h"
 
@@ -37,18 +38,18 @@ std::string product_text(const ProductPlan& plan) {
   return given ? plan.path() : plan.reason();
 }
 
-void print_layers(const std::vector<PlannedLayer>& layers) {
+void print_layers(const std::vector<PlannedLayer>& layers, const TableFlags& tables) {
   Table table({"layer", "kind", "recipe", "pattern", "why"});
   for (const PlannedLayer& layer : layers) {
     const LayerReport& report = layer.report;
     table.add({report.name, report.kind, report.recipe,
                report.pattern.empty() ? "-" : report.pattern, report.reason});
   }
-  print(table.str());
+  tables.print(table);
 }
 
 // How products of layers run from here on.
-void print_plan(const std::vector<PlannedLayer>& layers) {
+void print_plan(const std::vector<PlannedLayer>& layers, const TableFlags& tables) {
   Table table({"layer", "fwd", "bwd_x", "bwd_w"});
   bool ratios = false;
   std::set<std::string> arithmetics;
@@ -61,14 +62,15 @@ void print_plan(const std::vector<PlannedLayer>& layers) {
     }
     table.add(row);
   }
-  print("\n" + table.str());
+  print("\n");
+  tables.print(table);
   if (ratios) {
-    print(fmt::format(
+    tables.print_lines(fmt::format(
         "Measured in this run. A product is sparse if its ratio, dense time / (sparse time + "
-        "packing), is above\n{} (above {} for products below {} ms that need packing).\n",
+        "packing), is above {} (above {} for products below {} ms that need packing).\n",
         kSparseMargin, kSmallProductMargin, kSmallProductMs));
   }
-  for (const std::string& arithmetic : arithmetics) print(arithmetic + "\n");
+  for (const std::string& arithmetic : arithmetics) tables.print_lines(arithmetic + "\n");
   print("\n");
   std::fflush(stdout);
 }
@@ -90,7 +92,7 @@ void print_orders(const std::vector<PlannedLayer>& layers) {
 class TrainDisplay : public TrainerListener {
  public:
   // quiet: standard output belongs to something else; only notes are shown.
-  explicit TrainDisplay(bool quiet) : quiet_(quiet) {}
+  TrainDisplay(bool quiet, const TableFlags& tables) : quiet_(quiet), tables_(tables) {}
 
   void begin(const Trainer& trainer) {
     steps_ = trainer.options().steps;
@@ -139,7 +141,7 @@ class TrainDisplay : public TrainerListener {
   void on_plan(const std::vector<PlannedLayer>& layers) override {
     if (quiet_) return;
     clear();
-    print_plan(layers);
+    print_plan(layers, tables_);
   }
   void clear() {
     if (on_line_) std::fputs("\r\033[K", stderr);
@@ -161,6 +163,7 @@ class TrainDisplay : public TrainerListener {
 
   const bool terminal_ = ::isatty(STDERR_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
   const bool quiet_;
+  const TableFlags tables_;
   bool on_line_ = false;
   int64_t steps_ = 0, first_ = 0;
   std::string unit_;
@@ -179,7 +182,9 @@ Start start_of(const TrainArguments& arguments) {
   std::error_code failure;
   if (arguments.starts_or_continues() &&
       std::filesystem::exists(std::filesystem::path(arguments.out) / "run.json", failure)) {
-    return {arguments.out, options_to_continue(arguments.out, arguments.run.options().resolved()),
+    return {arguments.out,
+            options_to_continue(arguments.out, arguments.run.options().resolved(),
+                                arguments.run.named()),
             false};
   }
   if (arguments.resume.empty() || arguments.starts_or_continues()) {
@@ -195,15 +200,30 @@ bool has_nothing_left(const Start& start, int64_t steps) {
          steps == resume_options(start.folder).steps;
 }
 
+// What only a run with more steps would use.
+void note_idle_changes(const RunOptions& there, const RunOptions& now) {
+  std::string idle;
+  for (const OptionField& field : option_fields()) {
+    if (field.name == "export" || field.get(there) == field.get(now)) continue;
+    idle += fmt::format("{}--{}", idle.empty() ? "" : ", ", field.name);
+  }
+  if (!idle.empty()) {
+    print_note(fmt::format("the run is finished: without more --steps nothing uses {}", idle));
+  }
+}
+
 void print_finished(const std::string& folder) {
   const RunResult result = read_run_result(folder);
   print(fmt::format(
       "{}: finished after {} steps, with accuracy {} and eval loss {:.4f}. "
       "--resume with more --steps extends it.\n",
       printable(folder, 4096), result.eval.step, percent(result.eval.accuracy), result.eval.loss));
+  if (result.packed_bytes > 0) {
+    print(fmt::format("packed.safetensors: {}\n", bytes_text(result.packed_bytes)));
+  }
 }
 
-void print_start(const Trainer& trainer, const ProcessGroup* ranks) {
+void print_start(const Trainer& trainer, const ProcessGroup* ranks, const TableFlags& tables) {
   const RunOptions& o = trainer.options();
   print(fmt::format("{} on {}{}, {} at {}, {} steps of {} {}, {}, {}{}\n\n", o.model, o.data,
                     o.init.empty() ? "" : " from " + printable(o.init, 4096), o.recipe, o.pattern,
@@ -214,7 +234,7 @@ void print_start(const Trainer& trainer, const ProcessGroup* ranks) {
                     (ranks == nullptr ? "" : fmt::format("{} ranks of ", ranks->size())) +
                         threads_text(threads()),
                     current_isa(), o.precision == "fp32" ? "" : ", " + o.precision));
-  print_layers(trainer.layers());
+  print_layers(trainer.layers(), tables);
   const bool sparse = std::ranges::any_of(
       trainer.layers(), [](const PlannedLayer& one) { return !one.report.pattern.empty(); });
   if (o.plan == "auto" && sparse && trainer.step() == 0) {
@@ -243,7 +263,7 @@ void write_events(const TrainArguments& arguments, const std::string& folder) {
         fmt::format("stopped after step {}, as another rank was told to", trainer.step()));
   }
   stop.end_program(fmt::format("stopped after step {}: continue with weft train --resume {}",
-                               trainer.step(), folder));
+                               trainer.step(), shell_word(folder)));
 }
 
 // "fwd, bwd_x", or why there is none.
@@ -290,6 +310,17 @@ Start shared_start(const TrainArguments& arguments, ProcessGroup* ranks) {
   return {"", RunOptions::from_json(start["options"], name), start["fresh"].get<bool>()};
 }
 
+// What the flags of a run that is done still ask for.
+void settle_finished(const TrainArguments& arguments, const std::string& folder,
+                     const RunOptions& options) {
+  const RunOptions there = resume_options(folder);
+  note_idle_changes(there, options);
+  if (options.exports != there.exports) export_finished(folder, options.exports);
+  write_events(arguments, folder);
+  if (arguments.json) print_json(read_run_record(folder));
+  if (!arguments.json) print_finished(folder);
+}
+
 int train(const TrainArguments& arguments, const std::shared_ptr<ProcessGroup>& ranks) {
   const bool first = !ranks || ranks->is_first();
   const Start start = shared_start(arguments, ranks.get());
@@ -299,17 +330,16 @@ int train(const TrainArguments& arguments, const std::shared_ptr<ProcessGroup>& 
   bool nothing_left = first && has_nothing_left(start, parts.options.steps);
   if (ranks) nothing_left = !ranks->text_of_first(nothing_left ? "done" : "").empty();
   if (nothing_left) {
-    if (first && arguments.json) print_json(read_run_record(folder));
-    if (first && !arguments.json) print_finished(folder);
+    if (first) settle_finished(arguments, folder, parts.options);
     return 0;
   }
-  TrainDisplay display(/*quiet=*/arguments.json);
+  TrainDisplay display(/*quiet=*/arguments.json, arguments.tables);
   TrainerSetup setup;
   if (first) setup.listener = &display;
   setup.ranks = ranks;
   Trainer trainer = fresh ? Trainer::begin(folder, std::move(parts), setup)
                           : Trainer::resume(folder, std::move(parts), setup);
-  if (first && !arguments.json) print_start(trainer, ranks.get());
+  if (first && !arguments.json) print_start(trainer, ranks.get(), arguments.tables);
   display.begin(trainer);
   const StopSignal stop;
   trainer.advance(trainer.options().steps, &stop.signal());

@@ -101,6 +101,7 @@ void TrainArguments::declare(Flags& flags) {
   flags.text("--resume", "DIR", resume,
              "Continue the run in this folder, or auto: start the run of --out, or continue it");
   flags.flag("--json", json, "Print run.json at the end, and nothing else");
+  tables.declare(flags);
   declare_tensorboard(flags, tensorboard);
   flags.integer("--port", port, 0, 65535,
                 "On several ranks: where rank 0 hosts the store, instead of MASTER_PORT; 0: there");
@@ -139,7 +140,8 @@ void TrainArguments::check() const {
 CommandEntry train_command(Work<TrainArguments> work) {
   return {
       "train", "Train a network with a recipe",
-      "  weft train --out runs/first\n"
+      "  weft train --model mlp --width 1024 --batch 512 --steps 100 --pattern 1:4 --out "
+      "runs/first\n"
       "  weft train --model gpt --data text:book.txt --recipe s-ste --pattern 2:4 --out runs/gpt\n"
       "  weft train --config run.toml --seed 2 --out runs/second\n"
       "  weft train --recipe static --init pruned.safetensors --out runs/tuned\n"
@@ -174,6 +176,7 @@ void CompareArguments::declare(Flags& flags) {
   declare_tensorboard(flags, tensorboard);
   flags.flag("--brief", brief, "A table that fits 80 columns");
   flags.flag("--json", json, "Print compare.json instead of the table");
+  tables.declare(flags);
   run.declare(flags, {"recipe", "pattern", "rule", "flips-of", "metrics-every", "epochs"});
 }
 
@@ -239,6 +242,7 @@ void RecoveryArguments::declare(Flags& flags) {
   flags.integer("--samples", model.samples, 1, int64_t{1} << 32,
                 "Training samples to calibrate on");
   flags.flag("--sparse-ends", sparse_ends, "Convert the first and the last layer too");
+  tables.declare(flags);
   common.declare(flags);
 }
 
@@ -268,6 +272,7 @@ void BenchLayerArguments::declare(Flags& flags) {
   flags.integer("--rounds", rounds, 1, 30, "Rounds; the result is their median");
   flags.integer("--threads", threads, 0, kMaxThreads, "Threads; 0 takes all");
   flags.flag("--json", json, "Print JSON");
+  tables.declare(flags);
 }
 
 // A recipe that is left out at some patterns is fine; at all of them, the flag is a mistake.
@@ -315,6 +320,7 @@ void BenchStepArguments::declare(Flags& flags) {
   flags.flag("--only-memory", only_memory,
              "Run two steps of the given recipe and pattern and print the peak memory");
   flags.flag("--json", json, "Print JSON");
+  tables.declare(flags);
 }
 
 void BenchStepArguments::check() const {

@@ -25,6 +25,7 @@ struct TrainArguments {
   std::string out, resume, tensorboard;
   int64_t port = 0, rank_timeout = 30;  // of several ranks
   bool json = false;
+  TableFlags tables;
 
   void declare(Flags& flags);
   void check() const;
@@ -38,6 +39,7 @@ struct CompareArguments {
   std::vector<std::string> patterns = {"2:4"};
   int64_t seeds = 3;
   bool no_memory = false, brief = false, json = false;
+  TableFlags tables;
 
   void declare(Flags& flags);
   void check() const;
@@ -57,6 +59,7 @@ struct RecoveryArguments {
   ModelFlags model;
   std::vector<std::string> patterns = {"2:4", "4:8", "1:4"};
   bool transposable = false, sparse_ends = false;
+  TableFlags tables;
   CommonFlags common;
 
   void declare(Flags& flags);
@@ -70,6 +73,7 @@ struct BenchLayerArguments {
   std::string plan = "auto";
   int64_t rounds = 5, threads = 0;
   bool json = false;
+  TableFlags tables;
 
   BenchLayerArguments();
   void declare(Flags& flags);
@@ -84,6 +88,7 @@ struct BenchStepArguments {
   std::string plan = "auto", precision = "fp32";
   int64_t rounds = 4, threads = 0;
   bool no_plain = false, no_memory = false, only_memory = false, json = false;
+  TableFlags tables;
 
   void declare(Flags& flags);
   bool measures() const { return !only_memory; }

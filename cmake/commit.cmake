@@ -4,6 +4,6 @@ execute_process(COMMAND git describe --always --dirty --abbrev=12 WORKING_DIRECT
 if(failed)
   set(commit "unknown")
 endif()
-file(WRITE ${OUTPUT}.new "// Made by cmake/commit.cmake.\n#pragma once\n\nnamespace weft::bench {\n\n"
-  "inline constexpr const char* kCommit = \"${commit}\";\n\n}  // namespace weft::bench\n")
+file(WRITE ${OUTPUT}.new "// Made by cmake/commit.cmake.\n#pragma once\n\nnamespace weft {\n\n"
+  "inline constexpr const char* kCommit = \"${commit}\";\n\n}  // namespace weft\n")
 file(COPY_FILE ${OUTPUT}.new ${OUTPUT} ONLY_IF_DIFFERENT)

@@ -48,7 +48,6 @@ TEST(Usage, WrongCommandLinesAreOneLineAndExitCode2) {
       {"diversity", "--pattern", "2:4", "--shape", "8"},
       {"diversity", "--pattern", "2:4", "--shape", "0x8"},
       {"diversity", "--pattern", "2:4", "--shape", "99999999999x99999999999"},
-      {"bench"},
       {"bench", "solve", "--pattern", "9:2"},
       {"bench", "solve", "--solver", "oracle"},
       {"synth"},
@@ -174,6 +173,10 @@ TEST(Help, ComesWithoutACommandAndByTheWordHelp) {
   EXPECT_EQ(bare.code, 0) << bare.err;
   EXPECT_EQ(bare.out, run({"--help"}).out);
   EXPECT_EQ(bare.out, run({"help"}).out);
+  const Outcome group = run({"bench"});
+  EXPECT_EQ(group.code, 0) << group.err;
+  EXPECT_EQ(group.out, run({"help", "bench"}).out);
+  EXPECT_TRUE(contains(group.out, "  gemm ")) << group.out;
   EXPECT_EQ(run({"help", "mask"}).out, run({"mask", "--help"}).out);
   EXPECT_EQ(run({"help", "bench", "gemm"}).out, run({"bench", "gemm", "--help"}).out);
   EXPECT_TRUE(bare.out.starts_with("Train neural networks")) << bare.out;

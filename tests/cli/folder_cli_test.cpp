@@ -80,6 +80,22 @@ TEST_F(Folders, OfOneFileCarryTheirCompanions) {
   EXPECT_EQ(run({"check", path("out"), "--json"}).json()["pattern"], "1:4");
 }
 
+// Readers would find the index first, and go on with the shards that were there.
+TEST_F(Folders, OfOneFileDoNotGoBesideTheIndexOfOthers) {
+  make("out");
+  shard("out");
+  const std::set<std::string> before = names_in(path("out"));
+  const Outcome outcome = run({"mask", path("in"), path("out"), "--pattern", "2:4"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.err, "weft: " + path("out") +
+                             ": has model.safetensors.index.json, which leads to other weights: "
+                             "choose another folder, or remove it\n");
+  EXPECT_EQ(names_in(path("out")), before);
+  // Shards replace shards.
+  shard("in");
+  EXPECT_EQ(run({"mask", path("in"), path("out"), "--pattern", "2:4"}).code, 0);
+}
+
 TEST_F(Folders, OfShardsCarryTheirCompanions) {
   shard("in");
   ASSERT_EQ(run({"mask", path("in"), path("out"), "--pattern", "2:4"}).code, 0);

@@ -2,23 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "tests/cli/bert.h"
+#include "tests/cli/table_text.h"
 #include "tests/support.h"
 
 namespace weft::test {
 namespace {
 
 constexpr int kLayers = 6;
-constexpr size_t kColumns = 100;
-
-size_t widest_line(const std::string& text) {
-  size_t widest = 0, width = 0;
-  for (const char c : text) {
-    if (c != '\n') width += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-    widest = std::max(widest, width);
-    if (c == '\n') width = 0;
-  }
-  return widest;
-}
 
 std::ptrdiff_t lines_of(const std::string& text) {
   return std::count(text.begin(), text.end(), '\n');
@@ -72,7 +62,15 @@ const std::vector<std::vector<std::string>> kOthers = {
     {"recipes"},
     {"solvers"},
     {"kernels"},
-    {"plan", "--shape", "64x64x64", "--conv", "2x16x8x8:16x3x3,pad=1"}};
+    {"plan", "--shape", "64x64x64", "--conv", "2x16x8x8:16x3x3,pad=1"},
+    {"bench", "gemm", "--shape", "64x64x64", "--pattern", "2:4x16", "--rounds", "1", "--threads",
+     "1"},
+    {"bench", "conv", "--conv", "1x128x28x28:128x3x3,stride=2,pad=1", "--pattern", "1:4",
+     "--rounds", "1", "--threads", "1"},
+    {"bench", "solve", "--size", "64", "--rounds", "1"},
+    {"bench", "attention", "--batch", "1", "--tokens", "16", "--heads", "2", "--width", "32",
+     "--rounds", "1"},
+    {"bench", "convert", "--layer", "64x64", "--samples", "100"}};
 
 TEST_F(Tables, FitATerminalAndCountWhatIsLeftAlone) {
   const size_t all = bert_tensors(kLayers).size();
@@ -128,6 +126,11 @@ TEST_F(Tables, HaveAllColumnsWithWide) {
   }
   EXPECT_TRUE(contains(run({"recipes", "--wide"}).out, "dense for the last 0.167\n"));
   EXPECT_TRUE(contains(run({"recipes", "--wide"}).out, "lambda"));
+  const std::vector<std::string> bench = {"bench", "solve", "--size", "64", "--rounds", "1"};
+  EXPECT_FALSE(contains(run(bench).out, "x read"));
+  std::vector<std::string> wide_bench = bench;
+  wide_bench.emplace_back("--wide");
+  EXPECT_TRUE(contains(run(wide_bench).out, "x read"));
 }
 
 // A name that no table has room for.

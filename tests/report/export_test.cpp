@@ -192,7 +192,7 @@ TEST(Tensorboard, ARunBecomesAFolderWithItsFigures) {
   EXPECT_EQ(names_in(scratch / "events"),
             (std::set<std::string>{"dense-seed1", "dense-seed2", "s-ste-seed1", "s-ste-seed2"}));
   EXPECT_EQ(names_in(scratch / "events/s-ste-seed1"),
-            (std::set<std::string>{"events.out.tfevents.weft"}));
+            (std::set<std::string>{"events.out.tfevents.weft", "run.txt"}));
   const std::string file = contents(scratch / "events/s-ste-seed1/events.out.tfevents.weft");
   const auto records = records_in(file);
   ASSERT_EQ(records.size(), 1u + 40 + 4);
@@ -209,6 +209,29 @@ TEST(Tensorboard, ARunBecomesAFolderWithItsFigures) {
   EXPECT_NEAR(at(records.size() - 1), 1700000000, 1e-5);
   export_tensorboard({scratch / "compare"}, scratch / "events");  // again: the same file
   EXPECT_EQ(contents(scratch / "events/s-ste-seed1/events.out.tfevents.weft"), file);
+}
+
+TEST(Tensorboard, RunsOfTheSameNameDoNotOverwriteEachOther) {
+  const ScratchFolder scratch;
+  for (const char* name : {"a/run", "b/run"}) {
+    std::filesystem::create_directories((scratch / name).parent_path());
+    write_made_run(scratch / name, made_run("s-ste", 1));
+  }
+  const auto events = scratch / "events";
+  const auto written = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> folders, places;
+    for (const std::string& name : names) folders.push_back(scratch / name);
+    for (const auto& file : export_tensorboard(folders, events)) {
+      places.push_back(file.parent_path().filename());
+    }
+    return places;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(written({"a/run"}), Names{"run"});
+  EXPECT_EQ(written({"b/run/"}), Names{"run-2"});
+  EXPECT_EQ(written({"b/run", "a/../a/run"}), (Names{"run-2", "run"}));  // each where it was
+  EXPECT_EQ(contents(events / "run-2/run.txt"), (scratch / "b/run").string() + "\n");
+  EXPECT_EQ(names_in(events), (std::set<std::string>{"run", "run-2"}));
 }
 
 TEST(Tensorboard, FiguresThatAreNotFiniteAreLeftOut) {

@@ -86,6 +86,30 @@ TEST(Report, TheSameRunsGiveTheSameBytes) {
   EXPECT_EQ(page_of(scratch, {"compare"}), page_of(scratch, {"compare"}));
 }
 
+TEST(Report, ARunThatWasChangedIsRepeatedInStretchesOrNotAtAll) {
+  const ScratchFolder scratch;
+  write_made_run(scratch / "first", made_run("s-ste", 1));
+  const auto page_changed_after = [&](int64_t step) {
+    Json record = made_record(made_run("s-ste", 1));
+    record["changes"] = Json::array();
+    record["changes"].push_back(
+        {{"step", step}, {"was", {{"steps", 20}}}, {"is", {{"steps", 40}}}});
+    put(scratch / "first/run.json", record.dump());
+    const std::string page = page_of(scratch, {"first"});
+    expect_well_formed(page);
+    return page;
+  };
+  const std::string again = (scratch / "first-again").string();
+  const std::string extended = page_changed_after(20);
+  EXPECT_TRUE(contains(extended, "<pre><code>weft train --model mlp ")) << extended;
+  EXPECT_TRUE(contains(
+      extended, " --out " + again + "\nweft train --resume " + again + " --steps 40\n</code>"));
+  const std::string changed = page_changed_after(7);
+  EXPECT_TRUE(contains(
+      changed, "<dd>No command repeats it: it was changed after step 7: steps 20 to 40.</dd>"));
+  EXPECT_FALSE(contains(changed, "<pre><code>"));
+}
+
 TEST(Report, OneRunHasNoBands) {
   const ScratchFolder scratch;
   write_made_run(scratch / "first", made_run("s-ste", 1));

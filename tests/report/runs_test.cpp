@@ -129,6 +129,7 @@ TEST(ReportedRuns, AMalformedFolderIsNamedInOneLine) {
     return problem("run.json", record.dump());
   };
   changed("environment", 3);
+  changed("changes", 3);
   changed("layers", "none");
   changed("layers", {{{"kind", "a layer without a name"}}});
   changed("layers", {{{"name", 3}}});

@@ -153,5 +153,25 @@ TEST(Compare, GivesEveryRunTheSameStart) {
   EXPECT_EQ(first[0], first[1]);
 }
 
+// Its runs keep their options, or they could not be compared.
+TEST(Compare, DoesNotAdviseToChangeOneRunThatDiverged) {
+  const ScratchFolder scratch;
+  CompareOptions options;
+  options.run = small_run("mlp");
+  options.run.optimizer = "sgd";
+  options.run.clip = 0;
+  options.run.warmup = 1.0;
+  options.run.learning_rate = 1e6;
+  options.run.checkpoint_every = 1;
+  options.recipes = {"ste"};
+  options.patterns = {"2:4"};
+  options.seeds = 1;
+  const std::string message =
+      message_of([&] { compare(scratch / "a", options, nullptr, [](double) {}); });
+  EXPECT_TRUE(contains(message, "a comparison with a lower --learning-rate needs another folder"))
+      << message;
+  EXPECT_FALSE(contains(message, "--resume")) << message;
+}
+
 }  // namespace
 }  // namespace weft::test

@@ -14,10 +14,6 @@
 namespace weft::test {
 namespace {
 
-Trainer resumed(const std::filesystem::path& folder, const RunOptions& options) {
-  return Trainer::resume(folder, make_parts(options));
-}
-
 TEST(Extend, EveryRecipeTakesMoreStepsAfterItsEnd) {
   for (const Recipe& recipe : recipes()) {
     const ScratchFolder scratch;
@@ -92,7 +88,7 @@ TEST(Extend, ThePathOfTheDataIsStoredAbsolute) {
 
 TEST(Extend, ARunThatDivergedGoesOnWithALowerRate) {
   const ScratchFolder scratch;
-  const auto folder = scratch / "run";
+  const auto folder = scratch / "a run";
   RunOptions options = small_run("mlp", "ste");
   options.optimizer = "sgd";
   options.clip = 0;
@@ -106,7 +102,7 @@ TEST(Extend, ARunThatDivergedGoesOnWithALowerRate) {
   }
   EXPECT_TRUE(contains(message, "continue after step ")) << message;
   EXPECT_TRUE(
-      contains(message, "--resume " + folder.string() + " --learning-rate X, below 1000000"))
+      contains(message, "--resume '" + folder.string() + "' --learning-rate X, below 1000000"))
       << message;
   // The weights of the last steps may be past help; those of the first one are not.
   for (const int64_t step : RunFolder::open(folder).checkpoints()) {

@@ -6,6 +6,7 @@
 
 #include "tests/support.h"
 #include "tests/train/runs.h"
+#include "weft/run/memory.h"
 
 namespace weft::test {
 namespace {
@@ -36,6 +37,23 @@ TEST(ModelMemory, WhatCannotFitIsRefused) {
   EXPECT_TRUE(contains(problem, "mlp of width 65536 and depth 1000: weights, gradients and adamw"))
       << problem;
   EXPECT_TRUE(contains(problem, "need 68652.6 GB, but this machine has ")) << problem;
+}
+
+// Evaluation needs the weights alone: a quarter of what training with adamw needs.
+TEST(ModelMemory, EvaluationNeedsLessThanTraining) {
+  if (memory_bytes() == 0) GTEST_SKIP() << "the system does not say how much memory there is";
+  RunOptions options = small_run("mlp").resolved();
+  options.width = 4096;
+  const double layer = sizeof(float) * 4096.0 * 4096.0;  // bytes of its weights
+  options.depth = static_cast<int64_t>(0.5 * static_cast<double>(memory_bytes()) / layer);
+  const ModelShape shape{1, 28, 28, 16};
+  require_memory(options, shape, ModelUse::kEvaluation);
+  EXPECT_TRUE(
+      contains(message_of([&] { require_memory(options, shape, ModelUse::kTraining); }), "need "));
+  options.depth *= 3;
+  const std::string problem =
+      message_of([&] { require_memory(options, shape, ModelUse::kEvaluation); });
+  EXPECT_TRUE(contains(problem, ": weights of ")) << problem;
 }
 
 }  // namespace

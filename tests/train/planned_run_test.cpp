@@ -105,5 +105,45 @@ TEST(PlannedRun, TellsItsPlanOnceItIsDecided) {
   EXPECT_EQ(plans.told.size(), 3U) << "two hidden layers, and the head";
 }
 
+// What `plan` of a file notes in a run of these options.
+std::string notes_of_plan(const ScratchFolder& scratch, RunOptions options,
+                          const std::filesystem::path& plan) {
+  options.plan = plan.string();
+  Notes notes;
+  const auto folder = scratch / "noted";
+  Trainer::begin(folder, make_parts(options), listening(notes));
+  std::filesystem::remove_all(folder);
+  return notes.all;
+}
+
+TEST(PlannedRun, NotesAPlanOfAnotherMachineOrOfOtherShapes) {
+  const ScratchFolder scratch;
+  finished_model(scratch / "run",
+                 Trainer::begin(scratch / "run", make_parts(small_run("mlp", "t-sr-ste"))));
+  RunOptions options = small_run("mlp", "t-sr-ste");
+  EXPECT_EQ(notes_of_plan(scratch, options, scratch / "run"), "");
+  RunOptions wider = options;
+  wider.width = 24;
+  const std::string shapes = notes_of_plan(scratch, wider, scratch / "run");
+  EXPECT_TRUE(contains(shapes, "has no choice for any layer of this model at batches of 8"))
+      << shapes;
+  RunOptions larger = options;
+  larger.batch = 32;
+  EXPECT_NE(notes_of_plan(scratch, larger, scratch / "run"), "");
+  larger.batch = 12;  // about as many
+  EXPECT_EQ(notes_of_plan(scratch, larger, scratch / "run"), "");
+  RunOptions dense = wider;
+  dense.recipe = "dense";  // it plans nothing
+  EXPECT_EQ(notes_of_plan(scratch, dense, scratch / "run"), "");
+
+  Json record = read_run_record(scratch / "run");
+  record["plan"]["machine"]["cpu"] = "an abacus";
+  put(scratch / "elsewhere.json", record.dump());
+  const std::string machine = notes_of_plan(scratch, options, scratch / "elsewhere.json");
+  EXPECT_TRUE(contains(machine, "elsewhere.json: measured on an abacus, ")) << machine;
+  EXPECT_TRUE(contains(machine, "this is " + PlanMachine::here().text())) << machine;
+  EXPECT_EQ(std::count(machine.begin(), machine.end(), '\n'), 1) << machine;
+}
+
 }  // namespace
 }  // namespace weft::test

@@ -66,6 +66,10 @@ inline std::string finished_model(const std::filesystem::path& folder, Trainer t
   return contents(folder / "model.safetensors");
 }
 
+inline Trainer resumed(const std::filesystem::path& folder, const RunOptions& options) {
+  return Trainer::resume(folder, make_parts(options));
+}
+
 // Begins, is dropped after some steps without a word, and goes on until the end.
 inline std::string interrupted_model(const std::filesystem::path& folder, const RunOptions& options,
                                      const std::vector<int64_t>& interruptions) {

@@ -358,12 +358,13 @@ double distance(int64_t a, int64_t b) {
 
 // A batch that is somewhat smaller or larger than others, as the last one of an epoch, needs no
 // trial of its own.
-Planner::Entry* Planner::similar(const std::string& key, const std::string& weights, int64_t size) {
+const Planner::Entry* Planner::similar(const std::string& key, const std::string& weights,
+                                       int64_t size) const {
   const auto exact = entries_.find(key);
   if (exact != entries_.end()) return &exact->second;
-  Entry* nearest = nullptr;
+  const Entry* nearest = nullptr;
   const double close = std::log(2.0);
-  for (auto& [other, entry] : entries_) {
+  for (const auto& [other, entry] : entries_) {
     if (entry.weights != weights || distance(entry.size, size) > close) continue;
     if (nearest == nullptr || distance(entry.size, size) < distance(nearest->size, size)) {
       nearest = &entry;
@@ -377,7 +378,7 @@ Route Planner::route_of(const Request& request, Product product, int64_t step, c
   const ProductForm form = form_of(request, product);
   const std::string key = key_of(request, form);
   if (!is_given(request) && !only_saved_) {
-    Entry* other = similar(key, weights_of(request, form), size_of(request));
+    const Entry* other = similar(key, weights_of(request, form), size_of(request));
     if (other != nullptr && other->size != size_of(request)) {
       if (!other->decided || step < other->since) return {kFixedWay, /*chosen=*/false};
       Entry same = *other;
@@ -541,9 +542,10 @@ LayerPlan Planner::known_plan(const Request& request) const {
   LayerPlan known;
   for (const Product product : kProducts) {
     const ProductForm form = form_of(request, product);
-    const auto found = entries_.find(key_of(request, form));
-    const bool decided = found != entries_.end() && found->second.decided;
-    ProductPlan plan = decided ? found->second.plan : plan_while_measuring(request, form);
+    const Entry* found =
+        similar(key_of(request, form), weights_of(request, form), size_of(request));
+    const bool decided = found != nullptr && found->decided;
+    ProductPlan plan = decided ? found->plan : plan_while_measuring(request, form);
     plan.form = form;  // not saved
     known.products[index_of(product)] = for_this_machine(plan, request);
   }

@@ -164,6 +164,15 @@ struct Route {
   std::span<const Way> contestants = {};
 };
 
+// What choices were measured on: the CPU's name and the instruction set.
+struct PlanMachine {
+  std::string cpu, isa;
+
+  static PlanMachine here();
+  std::string text() const { return cpu + ", " + isa; }
+  friend bool operator==(const PlanMachine&, const PlanMachine&) = default;
+};
+
 class Planner {
  public:
   explicit Planner(PlanMode mode = PlanMode::kAuto,
@@ -189,7 +198,7 @@ class Planner {
   // While it previews, a layer that has not been trained takes the fixed way, and nothing is timed:
   // for a pass that only shows whether a model fits its data.
   void preview(bool previews) { previews_ = previews; }
-  // As decided so far; cause kMeasuring where nothing is.
+  // As decided so far, also for about as many tokens or images; cause kMeasuring where nothing is.
   LayerPlan known(const PlanRequest& request) const;
   LayerPlan known(const ConvRequest& request) const;
   // Decides what has been measured long enough when this step begins. A caller that
@@ -218,6 +227,11 @@ class Planner {
   // Keeps to saved choices from here on, where it has made none, and decides what is not among them
   // as usual: a run that goes on meets shapes that it had not met when its choices were written.
   void remember(std::string_view json);
+  // Where the saved choices that it keeps to were measured; nothing if it has none, or if they do
+  // not say.
+  const std::optional<PlanMachine>& saved_on() const { return saved_on_; }
+  // A line for people if that is another machine than this one; else empty. name: of the plan.
+  std::string note_on_machine(const std::string& name) const;
   // Why timings could not be kept, in one line; empty if they were.
   const std::string& cache_problem() const { return timings_.problem(); }
   // Changes whenever saved() does.
@@ -263,7 +277,7 @@ class Planner {
   template <typename Request>
   void begin_trial(const Request& request, int64_t step, Entry& entry);
   // The entry of a request, or one for the same weights and about as many tokens; null: none.
-  Entry* similar(const std::string& key, const std::string& weights, int64_t size);
+  const Entry* similar(const std::string& key, const std::string& weights, int64_t size) const;
   const Entry* nearest_for_evaluation(const std::string& weights, int64_t size, int64_t step) const;
   void judge(Entry& entry, int64_t step);
   static std::map<std::string, Entry> entries_from(const Json& root);
@@ -278,6 +292,7 @@ class Planner {
   bool follows_ = false;
   int64_t revision_ = 0;
   Timings timings_;
+  std::optional<PlanMachine> saved_on_;
   // By "<shape>/<pattern>/<per pack>[/bf16]/<form>". Decided once: layers of one shape run alike,
   // and as saved.
   std::map<std::string, Entry> entries_;

@@ -1,7 +1,9 @@
 // Choices of the planner as text: the names of paths, reasons, and saved choices (JSON).
 #include <utility>
 
+#include "weft/core/cpu_name.h"
 #include "weft/core/error.h"
+#include "weft/core/isa.h"
 #include "weft/core/json.h"
 #include "weft/core/text.h"
 #include "weft/plan/planner.h"
@@ -53,7 +55,18 @@ int64_t whole_in(const Json& entry, const char* name, const std::string& key) {
   return entry[name].get<int64_t>();
 }
 
+PlanMachine machine_in(const Json& root) {
+  const Json& machine = object_in(root, "machine");
+  for (const char* name : {"cpu", "isa"}) {
+    WEFT_CHECK(machine.contains(name) && machine[name].is_string(),
+               "saved plan: 'machine' has no text '{}'", name);
+  }
+  return {machine["cpu"].get<std::string>(), machine["isa"].get<std::string>()};
+}
+
 }  // namespace
+
+PlanMachine PlanMachine::here() { return {cpu_name(), current_isa()}; }
 
 std::string_view choice_name(Choice choice) {
   return choice == Choice::kDense ? "dense" : "sparse";
@@ -114,7 +127,19 @@ std::string Planner::saved() const {
   }
   Json untrained = Json::object();
   for (const auto& [key, plan] : untrained_) untrained.append(key, plan.path());
-  return Json{{"plans", plans}, {"untrained", untrained}, {"version", 2}}.dump();
+  const PlanMachine machine = saved_on_.value_or(PlanMachine::here());
+  return Json{{"machine", {{"cpu", machine.cpu}, {"isa", machine.isa}}},
+              {"plans", plans},
+              {"untrained", untrained},
+              {"version", 2}}
+      .dump();
+}
+
+std::string Planner::note_on_machine(const std::string& name) const {
+  const PlanMachine here = PlanMachine::here();
+  if (!saved_on_ || *saved_on_ == here) return "";
+  return fmt::format("plan {}: measured on {}; this is {}: other choices may be faster here",
+                     printable(name, 4096), printable(saved_on_->text()), here.text());
 }
 
 Planner Planner::from_saved(std::string_view text) {
@@ -158,6 +183,7 @@ void Planner::remember(std::string_view text) {
         there != entries_.end() && entry.decided && !there->second.decided && !there->second.trial;
     if (there == entries_.end() || replaces) entries_.insert_or_assign(key, std::move(entry));
   }
+  if (root.contains("machine")) saved_on_ = machine_in(root);
   ++revision_;
 }
 

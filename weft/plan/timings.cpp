@@ -8,10 +8,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 
 #include "weft/core/atomic_file.h"
+#include "weft/core/cpu_name.h"
 #include "weft/core/error.h"
 #include "weft/core/isa.h"
 #include "weft/core/json.h"
@@ -117,16 +117,6 @@ ProductTimes take_turns(Synthetic product) {
           .pack = sparse ? dense_ms * all[3].share_of(dense) : 0.0,
           .dense_pack = dense_ms * all[1].share_of(dense),
           .spread = spread};
-}
-
-// Which CPU, as the system calls it.
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name"))
-      return line.substr(std::min(line.size(), line.find(':') + 2));
-  }
-  return "unknown";
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "weft/prune/job.h"
 
 #include "weft/checkpoint/shard_set.h"
+#include "weft/core/text.h"
 
 namespace weft {
 namespace {
@@ -9,6 +10,18 @@ Selection noted(Selection selection, const Listener& listener) {
   const std::string note = selection.note();
   if (!note.empty() && listener.note) listener.note(note);
   return selection;
+}
+
+// Whoever reads the folder would go on reading the shards of that index, and not the file.
+void refuse_index_in(const std::filesystem::path& folder) {
+  std::error_code failure;
+  for (std::filesystem::directory_iterator entry(folder, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
+    WEFT_CHECK(name.starts_with('.') || !name.ends_with(".safetensors.index.json"),
+               "{}: has {}, which leads to other weights: choose another folder, or remove it",
+               folder.string(), printable(name));
+  }
 }
 
 }  // namespace
@@ -42,6 +55,7 @@ Output output_of(const Destination& destination, const Checkpoint& from, const s
                "ends in .safetensors)",
                text, name);
     output.companions = companions_of(from.folder());
+    if (!layout.index) refuse_index_in(output.path);
     if (!layout.index) output.path /= layout.shards.front().name;
     return output;
   }

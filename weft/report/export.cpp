@@ -9,6 +9,7 @@
 
 #include "weft/core/atomic_file.h"
 #include "weft/core/error.h"
+#include "weft/core/regular_file.h"
 #include "weft/core/text.h"
 #include "weft/report/event_file.h"
 #include "weft/report/runs.h"
@@ -132,6 +133,30 @@ void write_events(const std::filesystem::path& metrics, const std::filesystem::p
   file.commit();
 }
 
+// The folder below `target` for the events of a run, with the path of the run in its run.txt: "first",
+// or "first-2" if that is of another run.
+std::filesystem::path claim_events(const std::filesystem::path& target,
+                                   const std::filesystem::path& run) {
+  std::error_code failure;
+  std::filesystem::path whole = std::filesystem::weakly_canonical(run, failure);
+  if (!whole.has_filename()) whole = whole.parent_path();
+  const std::string owner = (failure ? run : whole).string() + "\n",
+                    name = run_names({run}).front();
+  for (int number = 1;; ++number) {
+    const auto place = target / (number == 1 ? name : fmt::format("{}-{}", name, number));
+    const auto note = place / "run.txt";
+    if (std::filesystem::exists(note, failure)) {
+      if (read_small_file(note) == owner) return place;
+      continue;
+    }
+    std::filesystem::create_directories(place, failure);
+    WEFT_CHECK(!failure, "{}: cannot make the folder: {}", printable(place.string(), 4096),
+               failure.message());
+    write_file_atomically(note, owner);
+    return place;
+  }
+}
+
 }  // namespace
 
 void export_csv(const std::vector<std::string>& folders, const TextSink& sink) {
@@ -182,12 +207,8 @@ void export_layers_csv(const std::vector<std::string>& folders, const TextSink& 
 std::vector<std::filesystem::path> export_tensorboard(const std::vector<std::string>& folders,
                                                       const std::filesystem::path& target) {
   std::vector<std::filesystem::path> written;
-  for_each_run(folders, [&](const std::filesystem::path& folder, const std::string& name) {
-    std::error_code failure;
-    std::filesystem::create_directories(target / name, failure);
-    WEFT_CHECK(!failure, "{}: cannot make the folder: {}",
-               printable((target / name).string(), 4096), failure.message());
-    written.push_back(target / name / "events.out.tfevents.weft");
+  for_each_run(folders, [&](const std::filesystem::path& folder, const std::string&) {
+    written.push_back(claim_events(target, folder) / "events.out.tfevents.weft");
     write_events(folder / "metrics.jsonl", written.back());
   });
   return written;

@@ -22,8 +22,9 @@ void export_csv(const std::vector<std::string>& folders, const TextSink& sink);
 // A row per step and sparse layer: run,recipe,pattern,seed,step,layer,figure,value
 void export_layers_csv(const std::vector<std::string>& folders, const TextSink& sink);
 
-// TARGET/RUN/events.out.tfevents.weft for each run, which replaces that of an earlier export; the
-// paths written. The last step is at the time at which metrics.jsonl was last changed, the others as
+// TARGET/RUN/events.out.tfevents.weft for each run, which replaces that of an earlier export of this
+// run; the paths written. RUN is the name of its folder, with a number if another run of that name
+// is there (TARGET/RUN/run.txt has its path). The last step is at the time at which metrics.jsonl was last changed, the others as
 // long before it as training took.
 std::vector<std::filesystem::path> export_tensorboard(const std::vector<std::string>& folders,
                                                       const std::filesystem::path& target);

@@ -326,15 +326,20 @@ PageSection repeat_section(const std::vector<Variant>& variants) {
   Html list;
   for (const Variant& variant : variants) {
     for (const ReportedRun* run : variant.runs) {
-      list += html("<dt>{}</dt>\n<dd><pre><code>{}</code></pre></dd>\n", run->name,
-                   repeat_command(run->folder, run->lambda ? with_lambda(run->options, *run->lambda)
-                                                           : run->options));
+      const Repetition found = repetition_of(
+          run->folder, run->lambda ? with_lambda(run->options, *run->lambda) : run->options,
+          run->changes);
+      Html commands;
+      for (const std::string& command : found.commands) commands += html("{}\n", command);
+      list += html("<dt>{}</dt>\n", run->name);
+      list += found.commands.empty()
+                  ? html("<dd>No command repeats it: it was {}.</dd>\n", found.obstacle)
+                  : html("<dd><pre><code>{}</code></pre></dd>\n", commands);
     }
   }
   return {"repeat", "Repeat a run",
           html("<p class=\"note\">With the choices of the run's planner: on the same "
-               "machine, the same bits, unless the run was resumed with other "
-               "options.</p>\n<dl>\n{}</dl>\n",
+               "machine, the same bits.</p>\n<dl>\n{}</dl>\n",
                list)};
 }
 

@@ -232,6 +232,7 @@ ReportedRun read_reported_run(const fs::path& folder, const std::string& name) {
   run.name = name;
   run.options = RunOptions::from_json(record["options"], where);
   if (const auto found = found_lambda(record, where)) run.lambda = found->lambda;
+  run.changes = read_changes(record, where);
   WEFT_CHECK(record["environment"].is_object(), "{}: 'environment' is not an object", where);
   for (const Json::Member& member : record["environment"].members()) {
     const Json& value = member.value;

@@ -11,6 +11,7 @@
 
 #include "weft/core/json.h"
 #include "weft/run/found_lambda.h"
+#include "weft/run/run_changes.h"
 #include "weft/run/run_metrics.h"
 #include "weft/run/run_options.h"
 #include "weft/run/run_result.h"
@@ -46,7 +47,8 @@ struct ReportedRun {
   std::filesystem::path folder;
   std::string name;  // of the folder; unique within a report
   RunOptions options;
-  std::optional<double> lambda;  // that decay=auto has found
+  std::optional<double> lambda;    // that decay=auto has found
+  std::vector<RunChange> changes;  // that led to these options
   std::map<std::string, std::string> environment;
   std::vector<ReportedLayer> layers;
   std::optional<RunResult> result;  // if the run is finished

@@ -87,8 +87,8 @@ std::vector<std::string> texts_of(const toml::node& node) {
 
 }  // namespace
 
-void read_config(const std::filesystem::path& path, RunOptions& options,
-                 std::span<const std::string> except) {
+std::vector<std::string> read_config(const std::filesystem::path& path, RunOptions& options,
+                                     std::span<const std::string> except) {
   const std::string file = printable(path.string());
   const std::string text = read_small_file(path);
   toml::table table;
@@ -102,6 +102,7 @@ void read_config(const std::filesystem::path& path, RunOptions& options,
   }
   WEFT_CHECK(!table.contains("steps") || !table.contains("epochs"),
              "{}: has both steps and epochs: accepted is one of them", file);
+  std::vector<std::string> set;
   for (const auto& [key, node] : table) {
     const std::string name = shown_letters(key.str());
     const std::string where = fmt::format("{}:{}", file, key.source().begin.line);
@@ -113,7 +114,9 @@ void read_config(const std::filesystem::path& path, RunOptions& options,
     } catch (const Error& error) {
       throw Error(fmt::format("{}: {}: {}", where, name, error.what()));
     }
+    set.push_back(field.name);
   }
+  return set;
 }
 
 }  // namespace weft

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "weft/core/error.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
@@ -26,17 +28,18 @@ RunOptions resume_options(const std::filesystem::path& folder) {
   return options;
 }
 
-RunOptions options_to_continue(const std::filesystem::path& folder, const RunOptions& wanted) {
+RunOptions options_to_continue(const std::filesystem::path& folder, const RunOptions& wanted,
+                               const std::vector<std::string>& given) {
   RunOptions options = resume_options(folder);
   require_same_options(folder, options, wanted,
                        [](const OptionField& field) { return field.may_change; });
-  RunOptions defaults;
-  defaults.model = wanted.model;
-  defaults.optimizer = wanted.optimizer;
-  defaults = defaults.resolved();
+  const auto is_given = [&](const std::string& name) {
+    return std::ranges::find(given, name) != given.end();
+  };
   for (const OptionField& field : option_fields()) {
-    const std::vector<std::string> value = field.get(wanted);
-    if (field.may_change && value != field.get(defaults)) field.set(options, value);
+    const bool length = field.name == "steps" || field.name == "epochs";  // one says both
+    const bool wants = length ? is_given("steps") || is_given("epochs") : is_given(field.name);
+    if (field.may_change && wants) field.set(options, field.get(wanted));
   }
   return options;
 }

@@ -11,10 +11,11 @@ namespace weft {
 // The options of a run, as its run.json has them, with the number of threads that it ran on.
 RunOptions resume_options(const std::filesystem::path& folder);
 
-// For a command that starts a run or continues it: the options of the run in the folder, with what
-// `wanted` changes of them (OptionField::may_change; what it leaves at the default is not changed).
-// wanted: resolved. Throws Error that names the folder and the option if it is another run.
-RunOptions options_to_continue(const std::filesystem::path& folder, const RunOptions& wanted);
+// For a command that starts a run or continues it: the options of the run in the folder, with those
+// of `wanted` that were given (by their names) and may change. wanted: resolved. Throws Error that
+// names the folder and the option if it is another run.
+RunOptions options_to_continue(const std::filesystem::path& folder, const RunOptions& wanted,
+                               const std::vector<std::string>& given);
 
 // Throws Error that names the folder and the first option that differs.
 void require_same_options(const std::filesystem::path& folder, const RunOptions& there,

@@ -136,9 +136,9 @@ std::span<const OptionField> option_fields();
 // Throws Error that names the nearest known field if there is none of this name. `what`: the file.
 const OptionField& option_field(const std::string& name, const std::string& what);
 
-// Sets what a TOML file says. Throws Error with a line that names the file, the line and the key.
-// Keys of `except` are refused.
-void read_config(const std::filesystem::path& path, RunOptions& options,
-                 std::span<const std::string> except = {});
+// Sets what a TOML file says, and returns the names of the fields that it sets. Throws Error with a
+// line that names the file, the line and the key. Keys of `except` are refused.
+std::vector<std::string> read_config(const std::filesystem::path& path, RunOptions& options,
+                                     std::span<const std::string> except = {});
 
 }  // namespace weft

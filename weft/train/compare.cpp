@@ -11,6 +11,7 @@
 #include "weft/run/run_folder.h"
 #include "weft/train/compare_budget.h"
 #include "weft/train/compare_runs.h"
+#include "weft/train/step_gradients.h"
 
 namespace weft {
 namespace {
@@ -77,19 +78,31 @@ std::optional<CompareResult> compare(const std::filesystem::path& folder,
   const std::string& plan = options.run.plan;
   WEFT_CHECK(plan == "auto" || plan == "dense" || plan == "sparse",
              "plan '{}': a comparison accepts auto, dense and sparse", printable(plan));
-  TrainerSetup setup{listener, std::make_shared<Planner>(parse_plan_mode(plan)), stop};
+  TrainerSetup setup{.listener = listener,
+                     .planner = std::make_shared<Planner>(parse_plan_mode(plan)),
+                     .may_change = false,
+                     .stop = stop};
   remember_plans(folder, options, entries, *setup.planner);
   const double rehearsal = options.budget > 0.0 ? 0.1 : 0.0;  // its share of the progress
-  if (options.budget > 0.0 && !count_steps(folder, options, entries, setup,
-                                           [&](double done) { progress(rehearsal * done); })) {
-    return std::nullopt;
-  }
   Turns turns(folder);
-  for (int64_t seed = 0; seed < options.seeds; ++seed) {
-    turns.assign(entries, options.run.seed + seed);
+  try {
+    if (options.budget > 0.0 && !count_steps(folder, options, entries, setup,
+                                             [&](double done) { progress(rehearsal * done); })) {
+      return std::nullopt;
+    }
+    for (int64_t seed = 0; seed < options.seeds; ++seed) {
+      turns.assign(entries, options.run.seed + seed);
+    }
+    const auto after_rehearsal = [&](double done) {
+      progress(rehearsal + (1.0 - rehearsal) * done);
+    };
+    if (!train_in_turns(folder, options, entries, turns, setup, after_rehearsal)) {
+      return std::nullopt;
+    }
+  } catch (const Diverged& error) {
+    throw Diverged(fmt::format("{}; a comparison with a lower --learning-rate needs another folder",
+                               error.what()));
   }
-  const auto after_rehearsal = [&](double done) { progress(rehearsal + (1.0 - rehearsal) * done); };
-  if (!train_in_turns(folder, options, entries, turns, setup, after_rehearsal)) return std::nullopt;
   const bool text = DataSpec::parse(options.run.data).kind == DataKind::kText;
   CompareResult result{text ? "eval_loss" : "eval_accuracy", {}};
   for (const CompareEntry& entry : entries)

@@ -70,6 +70,7 @@ RunParts load_model(const std::filesystem::path& folder, const std::string& data
   if (!data.empty()) parts.options.data = data;
   parts.options.check();
   parts.source = make_batch_source(parts.options);
+  require_memory(parts.options, parts.source->shape(), ModelUse::kEvaluation);
   parts.model = make_model(parts.options, parts.source->shape());
   const auto path = folder / "model.safetensors";
   std::error_code failure;
@@ -105,7 +106,7 @@ RunParts load_network(const std::filesystem::path& folder, const std::filesystem
                       const std::function<void(const std::string&)>& note) {
   RunOptions options = resume_options(folder);
   if (!data.empty()) options.data = data;
-  RunParts parts = make_parts(options);
+  RunParts parts = make_parts(options, ModelUse::kEvaluation);
   load_init(weights, *parts.model, note);
   return parts;
 }

@@ -35,16 +35,20 @@ double parameter_count(const RunOptions& options, const ModelShape& shape) {
   return one + static_cast<double>(options.depth - 1) * (at_depth(2) - one);
 }
 
-void require_memory(const RunOptions& options, const ModelShape& shape) {
+void require_memory(const RunOptions& options, const ModelShape& shape, ModelUse use) {
+  const bool trains = use == ModelUse::kTraining;
   const double parameters = parameter_count(options, shape);
   const double moments = options.optimizer == "adamw" ? 2.0 : 1.0;
-  const double needed = (2.0 + moments) * sizeof(float) * parameters;
+  const double copies = trains ? 2.0 + moments : 1.0;
+  const double needed = copies * sizeof(float) * parameters;
   const auto available = static_cast<double>(memory_bytes());
-  WEFT_CHECK(available == 0.0 || needed <= available,
-             "{} of width {} and depth {}: weights, gradients and {} moments of {:.3g} parameters "
-             "need {:.1f} GB, but this machine has {:.1f} GB: choose a smaller width or depth",
-             options.model, options.width, options.depth, options.optimizer, parameters,
-             1e-9 * needed, 1e-9 * available);
+  if (available == 0.0 || needed <= available) return;
+  throw Error(fmt::format(
+      "{} of width {} and depth {}: {} of {:.3g} parameters need {:.1f} GB, but this machine has "
+      "{:.1f} GB: choose a smaller width or depth",
+      options.model, options.width, options.depth,
+      trains ? fmt::format("weights, gradients and {} moments", options.optimizer) : "weights",
+      parameters, 1e-9 * needed, 1e-9 * available));
 }
 
 }  // namespace weft

@@ -11,9 +11,11 @@ namespace weft {
 // linear in the depth, so that six small models determine it; heads do not change it.
 double parameter_count(const RunOptions& options, const ModelShape& shape);
 
-// Throws Error if weights, gradients and the optimiser's moments alone exceed the memory of this
-// machine. Activations and packed weights come on top, so a run that passes may still be too large.
-// options: resolved.
-void require_memory(const RunOptions& options, const ModelShape& shape);
+enum class ModelUse : uint8_t { kTraining, kEvaluation };
+
+// Throws Error if the weights, and in training their gradients and the optimiser's moments, alone
+// exceed the memory of this machine. Activations and packed weights come on top, so what passes may
+// still be too large. options: resolved.
+void require_memory(const RunOptions& options, const ModelShape& shape, ModelUse use);
 
 }  // namespace weft

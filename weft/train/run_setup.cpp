@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 
+#include "weft/core/cpu_name.h"
 #include "weft/core/isa.h"
 #include "weft/core/regular_file.h"
 #include "weft/core/text.h"
@@ -14,6 +15,7 @@
 #include "weft/data/checksum.h"
 #include "weft/kernel/dense/dense.h"
 #include "weft/kernel/tile/tile_unit.h"
+#include "weft/run/build_commit.h"
 #include "weft/torch/export_model.h"
 
 namespace weft {
@@ -57,10 +59,8 @@ void add_promised(const InitRecord& init, const std::string& file, const LayerRu
 }  // namespace
 
 Json environment_json(int threads, Precision precision, int ranks) {
-  Json environment{{"weft", kVersion},
-                   {"torch", TORCH_VERSION},
-                   {"threads", threads},
-                   {"isa", current_isa()},
+  Json environment{{"weft", kVersion},        {"commit", build_commit()}, {"torch", TORCH_VERSION},
+                   {"cpu", cpu_name()},       {"threads", threads},       {"isa", current_isa()},
                    {"dense_isa", dense_isa()}};
   if (precision == Precision::kBf16) environment["tile_unit"] = tile_unit_name(tile_unit());
   if (ranks > 1) environment["ranks"] = ranks;

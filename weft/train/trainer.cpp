@@ -1,22 +1,22 @@
 #include "weft/train/trainer.h"
 
 #include "weft/checkpoint/checkpoint.h"
+#include "weft/core/atomic_file.h"
 #include "weft/core/same_file.h"
 #include "weft/core/text.h"
 #include "weft/run/memory.h"
 #include "weft/torch/export_model.h"
-#include "weft/train/model_memory.h"
 #include "weft/train/trainer_state.h"
 
 namespace weft {
 
-RunParts make_parts(const RunOptions& options) {
+RunParts make_parts(const RunOptions& options, ModelUse use) {
   RunParts parts;
   parts.options = options.resolved().with_absolute_data();
   parts.options.check();
   parts.source = make_batch_source(parts.options);
   parts.options = parts.options.with_steps_of_epochs(parts.source->train_samples());
-  require_memory(parts.options, parts.source->shape());
+  require_memory(parts.options, parts.source->shape(), use);
   parts.model = make_model(parts.options, parts.source->shape());
   parts.teacher = load_teacher(parts.options);
   return parts;
@@ -84,6 +84,17 @@ uint64_t file_bytes(const std::filesystem::path& path) {
   return failure ? 0 : bytes;
 }
 
+// packed.safetensors is there if `exports` wants it and there are zeros; a run that was extended may
+// have one of the model that it had before. Returns its bytes, or 0.
+uint64_t settle_packed(const RunFolder& folder, const std::string& exports) {
+  if (exports == "packed" && export_packed(folder.model(), folder.packed())) {
+    return file_bytes(folder.packed());
+  }
+  std::error_code failure;
+  std::filesystem::remove(folder.packed(), failure);
+  return 0;
+}
+
 }  // namespace
 
 // The median; or the mean, if all steps were measured, or the metrics were truncated: no reason to
@@ -138,6 +149,7 @@ Trainer Trainer::begin(const std::filesystem::path& folder, RunParts parts,
   auto state = std::make_unique<State>(resolved(std::move(parts)), setup, nullptr, "");
   state->rehearse();
   if (!writes) return Trainer(std::move(state));
+  state->note_unsuitable_plan();
   if (state->init) {
     for (const std::string& line :
          lost_promises(state->parts.options, *state->init, state->layers, *state->parts.model)) {
@@ -167,6 +179,7 @@ Trainer Trainer::resume(const std::filesystem::path& folder, RunParts parts,
                  : "no checkpoint can be used: see the lines above");
   state->forget_later_best();
   if (state->ranks) state->share_checkpoint();
+  state->record_changes(saved, record);
   state->rehearse();
   state->metrics.emplace(state->folder->metrics(), state->position.metrics_bytes);
   if (state->metrics->bytes() < state->position.metrics_bytes) {
@@ -234,18 +247,24 @@ RunResult Trainer::State::write_results(const EvalReport& report) {
   result.eval = report;
   export_model(folder->model(), *parts.model);
   result.model_bytes = file_bytes(folder->model());
-  if (parts.options.exports == "packed" && export_packed(folder->model(), folder->packed())) {
-    result.packed_bytes = file_bytes(folder->packed());
-  } else {  // a run that was extended may have one of the model that it had before
-    std::error_code failure;
-    std::filesystem::remove(folder->packed(), failure);
-  }
+  result.packed_bytes = settle_packed(*folder, parts.options.exports);
   result.peak_bytes = peak_resident_bytes();
   record_order_gains();
   record["status"] = "done";
   record["result"] = to_json(result);
   write_record();
   keep_last_checkpoint();
+  return result;
+}
+
+RunResult export_finished(const std::filesystem::path& folder, const std::string& exports) {
+  const RunFolder held = RunFolder::open(folder);
+  RunResult result = read_run_result(folder);
+  Json record = read_run_record(folder);
+  result.packed_bytes = settle_packed(held, exports);
+  record["options"]["export"] = exports;
+  record["result"] = to_json(result);
+  write_file_atomically(held.record(), record.dump(2) + "\n");
   return result;
 }
 

@@ -35,6 +35,7 @@
 #include "weft/run/run_result.h"
 #include "weft/torch/model.h"
 #include "weft/train/batch_source.h"
+#include "weft/train/model_memory.h"
 #include "weft/train/run_setup.h"
 #include "weft/train/teacher.h"
 
@@ -47,7 +48,7 @@ struct RunParts {
   std::shared_ptr<Model> model;
   std::shared_ptr<const Teacher> teacher = nullptr;  // null: none
 };
-RunParts make_parts(const RunOptions& options);
+RunParts make_parts(const RunOptions& options, ModelUse use = ModelUse::kTraining);
 
 struct StepReport {
   int64_t step = 0;  // steps taken, with this one
@@ -73,8 +74,9 @@ class TrainerListener {
 
 struct TrainerSetup {
   TrainerListener* listener = nullptr;
-  std::shared_ptr<Planner> planner;               // null: as options.plan says
+  std::shared_ptr<Planner> planner = nullptr;     // null: as options.plan says
   std::shared_ptr<ProcessGroup> ranks = nullptr;  // null: one process
+  bool may_change = true;  // may be resumed with other options; not so a run of a comparison
   // For begin and resume, if they take long (find_lambda.h): then they throw Stopped. May be null.
   const std::atomic<int>* stop = nullptr;
 };
@@ -123,6 +125,10 @@ class Trainer {
   explicit Trainer(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// Of a finished run: packed.safetensors is written or removed, as RunOptions::exports would have it,
+// and the record says so. Throws Error if the run is not finished.
+RunResult export_finished(const std::filesystem::path& folder, const std::string& exports);
 
 struct EvalOptions {
   int64_t batch = 1;

@@ -4,6 +4,7 @@
 #include "weft/core/atomic_file.h"
 #include "weft/core/parallel.h"
 #include "weft/core/text.h"
+#include "weft/run/repeat_command.h"
 #include "weft/torch/export_model.h"
 #include "weft/train/run_checkpoint.h"
 #include "weft/train/trainer_state.h"
@@ -101,10 +102,18 @@ void Trainer::State::keep_last_checkpoint() {
 
 std::string Trainer::State::way_back() const {
   const std::vector<int64_t> saved = folder ? folder->checkpoints() : std::vector<int64_t>();
-  if (saved.empty()) return "";
+  if (saved.empty() || !may_change) return "";
   return fmt::format("; continue after step {} with --resume {} --learning-rate X, below {}",
-                     saved.front(), printable(folder->path().string(), 4096),
+                     saved.front(), shell_word(printable(folder->path().string(), 4096)),
                      parts.options.learning_rate);
+}
+
+void Trainer::State::record_changes(const Json& saved, const std::string& file) {
+  RunOptions now = parts.options;
+  if (now.threads == 0) now.threads = threads();
+  const std::vector<RunChange> changes =
+      changes_with(read_changes(saved, file), resume_options(folder->path()), now, position.step);
+  if (!changes.empty()) record["changes"] = to_json(changes);
 }
 
 bool Trainer::State::load_newest(const Json& saved) {
@@ -148,6 +157,7 @@ void Trainer::State::note_changed_environment(const Json& saved) {
   Json now = environment_json(threads(), parse_precision(parts.options.precision));
   now["ranks"] = ranks ? ranks->size() : 1;
   for (const Json::Member& member : now.members()) {
+    if (member.name == "cpu" || member.name == "commit") continue;  // need not change a bit
     const Json missing = member.name == "ranks" ? Json(1) : Json("unknown");
     const Json then = saved.contains(member.name) ? saved[member.name] : missing;
     if (then == member.value) continue;

@@ -43,6 +43,7 @@ Trainer::State::State(RunParts run_parts, const TrainerSetup& setup, const Json*
                       const std::string& file)
     : parts(std::move(run_parts)),
       listener(setup.listener),
+      may_change(setup.may_change),
       order(static_cast<uint64_t>(parts.options.seed), parts.source->train_samples()),
       ranks(setup.ranks) {
   const RunOptions& options = parts.options;
@@ -88,8 +89,12 @@ RunOptions Trainer::State::options_of_layers(const TrainerSetup& setup, const Js
   if (saved != nullptr) {
     lambda = found_lambda(*saved, file);
     WEFT_CHECK(lambda, "{}: 'lambda' is missing, which decay=auto has found", file);
+  } else if (ranks && !ranks->is_first()) {
+    const std::string where = "the record of rank 0";
+    lambda = found_lambda(Json::parse(ranks->text_of_first(""), where), where);
   } else {
     lambda = find_lambda(parts, init, setup.stop, [this](const std::string& text) { note(text); });
+    if (ranks) ranks->text_of_first(Json{{"lambda", to_json(*lambda)}}.dump());
   }
   record["lambda"] = to_json(*lambda);
   return with_lambda(parts.options, lambda->lambda);
@@ -111,6 +116,27 @@ void Trainer::State::note_idle_rules(const std::vector<LayerReport>& reports) {
     if (matches_a_layer(layers, reports)) continue;
     note(fmt::format("rule '{}' matches the whole name of no layer; the layers are {}", layers,
                      named_in_short(reports)));
+  }
+}
+
+void Trainer::State::note_unsuitable_plan() {
+  const std::string& plan = parts.options.plan;
+  if (plan == "auto" || plan == "dense" || plan == "sparse") return;
+  const std::string elsewhere = planner->note_on_machine(plan);
+  if (!elsewhere.empty()) note(elsewhere);
+  bool any_layer = false, any_choice = false;
+  for (const auto& [layer_name, layer] : named_layers) {
+    const std::optional<LayerPlan> products = layer->sparse_plan();
+    if (!products) continue;
+    any_layer = true;
+    any_choice |= std::ranges::any_of(
+        products->products, [](const ProductPlan& one) { return one.cause == PlanCause::kSaved; });
+  }
+  if (any_layer && !any_choice) {
+    note(
+        fmt::format("plan {}: has no choice for any layer of this model at batches of {}: they "
+                    "are measured",
+                    printable(plan, 4096), parts.options.batch));
   }
 }
 

@@ -45,6 +45,8 @@ struct Trainer::State {
   void give_row_orders();
   // A rule that matches no layer is noted: it is most likely misspelt.
   void note_idle_rules(const std::vector<LayerReport>& reports);
+  // A plan of a file, after a pass: whether it was measured elsewhere, or has none of the shapes.
+  void note_unsuitable_plan();
   // A pass without a step: a model that does not fit its data shows before anything is written, and
   // layers that begin sparse have their masks.
   void rehearse();
@@ -83,13 +85,15 @@ struct Trainer::State {
   void forget_later_best();
   // What a finished run is extended from. The run is done without it: a failure is noted.
   void keep_last_checkpoint();
-  // How a run that diverged goes on, for a message; empty if it has no checkpoint.
+  // How a run that diverged goes on, for a message; empty if it has no checkpoint, or may not.
   std::string way_back() const;
   // The newest checkpoint that is whole; those that are not are put aside, so that they are not
   // counted among the last two. False if there are some, and none of them is.
   bool load_newest(const Json& saved);
   RunPosition load_checked(int64_t step, const std::string& run);
   void note_changed_environment(const Json& saved);
+  // Into the record: the options that are not those of the saved one, which is still in its file.
+  void record_changes(const Json& saved, const std::string& file);
 
   // ─── trainer_ranks.cpp ───
 
@@ -112,6 +116,7 @@ struct Trainer::State {
   std::optional<RunFolder> folder;  // none on ranks that do not write
   RunParts parts;
   TrainerListener* listener;
+  bool may_change;
   SampleOrder order;
   std::shared_ptr<Planner> planner;
   std::shared_ptr<ProcessGroup> ranks;       // null: one process
