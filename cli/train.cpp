@@ -287,7 +287,8 @@ Start shared_start(const TrainArguments& arguments, ProcessGroup* ranks) {
   }
   const std::string name = "the start of rank 0";
   const Json start = Json::parse(ranks->text_of_first(""), name);
-  return {"", RunOptions::from_json(start["options"], name), start["fresh"].get<bool>()};
+  return {arguments.out.empty() ? arguments.resume : arguments.out,
+          RunOptions::from_json(start["options"], name), start["fresh"].get<bool>()};
 }
 
 int train(const TrainArguments& arguments, const std::shared_ptr<ProcessGroup>& ranks) {
