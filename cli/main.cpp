@@ -28,9 +28,18 @@ void wait_politely() {
 // the allocator would hang there for ever. Read when the library is loaded.
 void end_when_it_crashes() { ::setenv("UCX_HANDLE_ERRORS", "none", 0); }
 
+// On several ranks every problem is an error of weft, in one line; c10d would log it besides, in lines
+// for its developers. Read when the library is loaded.
+void silence_c10d() {
+  if (std::getenv("WORLD_SIZE") == nullptr) return;
+  ::setenv("GLOG_minloglevel", "3", 0);        // of Debian's libtorch
+  ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);  // of PyPI's
+}
+
 [[noreturn]] void become_weft_train(char** argv) {
   wait_politely();
   end_when_it_crashes();
+  silence_c10d();
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "weft-train";
   hold_stop_signals(
       true);  // loading libtorch takes a while, and signals would be ignored meanwhile

@@ -307,7 +307,8 @@ Start shared_start(const TrainArguments& arguments, ProcessGroup* ranks) {
   }
   const std::string name = "the start of rank 0";
   const Json start = Json::parse(ranks->text_of_first(""), name);
-  return {"", RunOptions::from_json(start["options"], name), start["fresh"].get<bool>()};
+  return {arguments.out.empty() ? arguments.resume : arguments.out,
+          RunOptions::from_json(start["options"], name), start["fresh"].get<bool>()};
 }
 
 // What the flags of a run that is done still ask for.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <future>
@@ -44,6 +45,7 @@ class Joining {
 
   std::shared_ptr<ProcessGroup> run() {
     open_stores();
+    has_store_ = true;
     compare();
     group_->heartbeat_ = std::make_unique<Heartbeat>(std::move(second_), place_.rank, place_.size,
                                                      options_.patience, host());
@@ -59,12 +61,21 @@ class Joining {
     return group_;
   }
 
+  // Why it takes so long.
+  std::string delay() const {
+    const auto waited = (options_.patience + kGrace).count();
+    if (has_store_) return fmt::format("another rank does not answer within {} s", waited);
+    return store_problem(false, fmt::format("no answer within {} s", waited));
+  }
+
+  static constexpr std::chrono::seconds kGrace{5};
+
+ private:
   std::string host() const {
     return fmt::format("{} at {}:{}", agent_hosts() ? "torchrun" : "rank 0",
                        printable(place_.master), port());
   }
 
- private:
   bool agent_hosts() const { return place_.agent_hosts_store && options_.port == 0; }
   int port() const { return options_.port != 0 ? options_.port : place_.port; }
 
@@ -76,19 +87,19 @@ class Joining {
       address.serves = false;
       second_ = open_store(address, options_.patience);
     } catch (const Error& error) {
-      throw Error(store_problem(address, error.what()));
+      throw Error(store_problem(address.serves, error.what()));
     }
   }
 
-  std::string store_problem(const StoreAddress& address, const std::string& what) const {
-    if (address.serves) {
+  std::string store_problem(bool serves, const std::string& what) const {
+    if (serves) {
       return fmt::format("cannot host the store on port {}: {}", port(), printable(what, 300));
     }
     if (agent_hosts()) {
       return fmt::format(
-          "the store of {} does not answer in the protocol of this libtorch ({}): let rank 0 host "
-          "one with --port P",
-          host(), printable(what, 300));
+          "the store of {} does not speak the protocol of this libtorch, {} ({}): let rank 0 host "
+          "one, with --port P",
+          host(), TORCH_VERSION, printable(what, 300));
     }
     return fmt::format("no store of {} within {} s: {}", host(), options_.patience.count(),
                        printable(what, 300));
@@ -150,6 +161,7 @@ class Joining {
   RankPlace place_;
   JoinOptions options_;
   Clock::time_point deadline_;
+  std::atomic<bool> has_store_{false};
   std::unique_ptr<RankStore> second_;
   std::shared_ptr<ProcessGroup> group_{new ProcessGroup(place_)};
 };
@@ -166,12 +178,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::join(const RankPlace& place,
       joined.set_exception(std::current_exception());
     }
   }).detach();
-  const auto grace = std::chrono::seconds(5);
-  if (found.wait_for(options.patience + grace) == std::future_status::timeout) {
-    throw Error(
-        fmt::format("{}: the ranks did not connect within {} s: the store of {} or another "
-                    "rank does not answer",
-                    place.name(), (options.patience + grace).count(), joining->host()));
+  if (found.wait_for(options.patience + Joining::kGrace) == std::future_status::timeout) {
+    throw Error(fmt::format("{}: {}", place.name(), joining->delay()));
   }
   try {
     return found.get();
