@@ -3,18 +3,18 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "bench/rounds.h"
 #include "weft/core/parallel.h"
 #include "weft/torch/sparsify.h"
 #include "weft/torch/step.h"
-#include "weft/torch/transformer.h"
 #include "weft/train/optimizer.h"
 
 namespace weft::bench {
 namespace {
+
+bool removes(const std::string& recipe) { return Recipe::parse(recipe).reads("removal_end"); }
 
 // The parts of a recipe that say when: sparse at every step that is measured.
 std::string sparse_phase(const std::string& text) {
@@ -22,21 +22,21 @@ std::string sparse_phase(const std::string& text) {
   std::string found = text;
   if (recipe.schedule.dense_head > 0) found += "+dense_head=0";
   if (recipe.schedule.dense_tail > 0) found += "+dense_tail=0";
-  if (recipe.reads("removal_end")) found += "+removal_end=1e-9";
+  if (removes(text)) found += "+removal_end=1e-9";
   return found;
 }
 
-// x and the gradient of the result: the same for all.
-struct Inputs {
-  explicit Inputs(const BlockShape& shape, Precision precision = Precision::kFp32) {
-    torch::manual_seed(2);
-    const auto dtype = precision == Precision::kFp32 ? torch::kFloat : torch::kBFloat16;
-    const std::vector<int64_t> sizes = {shape.tokens / shape.context, shape.context, shape.width};
-    x = torch::randn(sizes).to(dtype).requires_grad_(true);
-    g = (torch::randn(sizes) / static_cast<double>(shape.tokens)).to(dtype);
+// Of lbc both phases: while it removes subsets, and afterwards.
+std::vector<Subject> subjects_of(const StepOptions& options) {
+  std::vector<Subject> subjects;
+  for (const std::string& recipe : options.recipes) {
+    for (const Pattern& pattern : options.patterns) {
+      if (removes(recipe)) subjects.push_back({recipe, pattern, /*removing=*/true});
+      subjects.push_back({recipe, pattern});
+    }
   }
-  torch::Tensor x, g;
-};
+  return subjects;
+}
 
 RunOptions adamw_options() {
   RunOptions options;
@@ -44,27 +44,25 @@ RunOptions adamw_options() {
   return options;
 }
 
-class BlockBench {
+class NetworkBench {
  public:
-  BlockBench(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,
-             Precision precision, std::shared_ptr<Planner> planner, const Inputs& inputs)
-      : inputs_(inputs) {
-    planner->drop_trials();  // of blocks before
-    torch::manual_seed(1);
-    block_ = std::make_shared<TransformerBlock>(
-        BlockOptions{shape.width, shape.hidden, shape.heads, /*causal=*/true});
+  NetworkBench(const StepShape& shape, const Subject& subject, Precision precision,
+               std::shared_ptr<Planner> planner, const StepInputs& inputs)
+      : inputs_(inputs), planned_(planned_layer(shape)), network_(weft_network(shape, precision)) {
+    planner->drop_trials();  // of networks before
+    torch::nn::Module& module = *network_.module;
     SparsifyConfig config;
-    config.recipe = sparse_phase(recipe);
-    config.pattern = pattern;
-    config.first_and_last_dense = false;
+    config.recipe = subject.removing ? subject.recipe : sparse_phase(subject.recipe);
+    config.pattern = subject.pattern;
+    config.first_and_last_dense = std::holds_alternative<ResnetShape>(shape);
     config.total_steps = 1000;
     config.planner = planner;
     config.precision = precision;
-    sparsify(*block_, config);
-    optimizer_ = make_optimizer(*block_, adamw_options());
-    layers_ = layers_of(*block_);
+    sparsify(module, config);
+    optimizer_ = make_optimizer(module, adamw_options());
+    layers_ = layers_of(module);
     step();  // allocates, finds masks
-    if (recipe != "dense") find_rare_work();
+    if (subject.recipe != "dense") find_rare_work();
     while (planner->measured_before(layers_.front().second->state().step)) step();
     planner->apply_at_once();
     step();
@@ -75,8 +73,8 @@ class BlockBench {
     return milliseconds([&] {
       forget_gradients(*optimizer_);
       inputs_.x.mutable_grad() = torch::Tensor();
-      block_->forward(inputs_.x).backward(inputs_.g);
-      weft::step(*block_, *optimizer_);
+      network_.forward(inputs_.x).backward(inputs_.g);
+      weft::step(*network_.module, *optimizer_);
     });
   }
 
@@ -92,24 +90,22 @@ class BlockBench {
   }
   std::string plan() const {
     for (const auto& [name, layer] : layers_) {
-      if (name.ends_with("fc1")) return layer->plan_text();
+      if (name.ends_with(planned_)) return layer->plan_text();
     }
     return "";
   }
   double rare_ms() const { return rare_ms_; }
 
-  torch::Tensor forward() const { return block_->forward(inputs_.x); }
-  // What the products multiply with, under the names of the plain block.
+  torch::Tensor forward() const { return network_.forward(inputs_.x); }
+  // What the products multiply with.
   void copy_weights_to(torch::nn::Module& plain) const {
     std::map<std::string, torch::Tensor> weights;
-    for (const auto& parameter : block_->named_parameters()) {
+    for (const auto& parameter : network_.module->named_parameters()) {
       weights[parameter.key()] = parameter.value();
     }
     for (const auto& [name, layer] : layers_) weights[name + ".weight"] = layer->effective_weight();
     for (auto& parameter : plain.named_parameters()) {
-      const std::string& name = parameter.key();
-      const bool in_attention = name.starts_with("qkv") || name.starts_with("proj");
-      parameter.value().copy_(weights.at(in_attention ? "attention." + name : name));
+      parameter.value().copy_(weights.at(parameter.key()));
     }
   }
 
@@ -128,55 +124,20 @@ class BlockBench {
     }
   }
 
-  Inputs inputs_;
-  std::shared_ptr<TransformerBlock> block_;
+  StepInputs inputs_;
+  std::string planned_;
+  StepNetwork network_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<std::pair<std::string, std::shared_ptr<LayerModule>>> layers_;
   double rare_ms_ = 0.0;
 };
 
-// The same block as a user of libtorch would write it.
-class PlainBlock : public torch::nn::Module {
- public:
-  explicit PlainBlock(const BlockShape& shape) : shape_(shape) {
-    const auto norm = [&] {
-      return torch::nn::LayerNorm(torch::nn::LayerNormOptions({shape.width}));
-    };
-    norm1_ = register_module("norm1", norm());
-    norm2_ = register_module("norm2", norm());
-    qkv_ = register_module("qkv", torch::nn::Linear(shape.width, 3 * shape.width));
-    proj_ = register_module("proj", torch::nn::Linear(shape.width, shape.width));
-    fc1_ = register_module("fc1", torch::nn::Linear(shape.width, shape.hidden));
-    fc2_ = register_module("fc2", torch::nn::Linear(shape.hidden, shape.width));
-    mask_ = torch::full({shape.context, shape.context}, -INFINITY).triu(1);
-  }
-
-  torch::Tensor forward(const torch::Tensor& x) {
-    const int64_t batch = x.size(0), tokens = x.size(1), width = x.size(2);
-    const torch::Tensor parts = qkv_(norm1_(x))
-                                    .view({batch, tokens, 3, shape_.heads, width / shape_.heads})
-                                    .permute({2, 0, 3, 1, 4});
-    const double scale = 1.0 / std::sqrt(static_cast<double>(width / shape_.heads));
-    const torch::Tensor scores =
-        torch::matmul(parts[0], parts[1].transpose(-1, -2)) * scale + mask_;
-    const torch::Tensor mixed = torch::matmul(torch::softmax(scores, -1), parts[2]);
-    const torch::Tensor h = x + proj_(mixed.transpose(1, 2).reshape({batch, tokens, width}));
-    return h + fc2_(torch::gelu(fc1_(norm2_(h))));
-  }
-
- private:
-  BlockShape shape_;
-  torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
-  torch::nn::Linear qkv_{nullptr}, proj_{nullptr}, fc1_{nullptr}, fc2_{nullptr};
-  torch::Tensor mask_;
-};
-
 // Steps of plain libtorch, with a number of threads of its own.
 class PlainBench {
  public:
-  PlainBench(const BlockShape& shape, const Inputs& inputs)
-      : inputs_(inputs), block_(std::make_shared<PlainBlock>(shape)) {
-    optimizer_ = make_optimizer(*block_, adamw_options());
+  PlainBench(const StepShape& shape, const StepInputs& inputs)
+      : inputs_(inputs), network_(plain_network(shape)) {
+    optimizer_ = make_optimizer(*network_.module, adamw_options());
   }
 
   double step(int torch_threads) {
@@ -185,7 +146,7 @@ class PlainBench {
     const double ms = milliseconds([&] {
       optimizer_->zero_grad();
       inputs_.x.mutable_grad() = torch::Tensor();
-      block_->forward(inputs_.x).backward(inputs_.g);
+      network_.forward(inputs_.x).backward(inputs_.g);
       optimizer_->step();
     });
     at::set_num_threads(ours);
@@ -193,13 +154,13 @@ class PlainBench {
     return ms;
   }
 
-  // A wrong result is no figure: the output of a block for its first sequence, against this one
-  // with the same weights. Gradients are left to the tests.
-  void require_equal(const BlockBench& bench, const std::string& name) {
+  // A wrong result is no figure: the output of a network against that of this one with the same
+  // weights. Gradients are left to the tests.
+  void require_equal(const NetworkBench& bench, const std::string& name) {
     const torch::NoGradGuard no_grad;
-    bench.copy_weights_to(*block_);
-    const torch::Tensor expected = block_->forward(inputs_.x.slice(0, 0, 1));
-    const torch::Tensor found = bench.forward().slice(0, 0, 1);
+    bench.copy_weights_to(*network_.module);
+    const torch::Tensor expected = network_.forward(inputs_.x);
+    const torch::Tensor found = bench.forward();
     const double error = (found.to(torch::kFloat) - expected).abs().max().item<double>();
     // Of bf16 eight bits are left after each of a dozen roundings.
     const double share = found.scalar_type() == torch::kFloat ? 1e-3 : 0.05;
@@ -208,8 +169,8 @@ class PlainBench {
   }
 
  private:
-  Inputs inputs_;
-  std::shared_ptr<PlainBlock> block_;
+  StepInputs inputs_;
+  StepNetwork network_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
 };
 
@@ -217,27 +178,23 @@ class PlainBench {
 
 StepRecords bench_step(const StepOptions& options, const std::function<void(double)>& progress) {
   at::set_num_threads(threads());
-  const Inputs inputs_fp32(options.shape), inputs(options.shape, options.precision);
+  const StepInputs inputs_fp32 = step_inputs(options.shape, Precision::kFp32);
+  const StepInputs inputs = step_inputs(options.shape, options.precision);
   const auto planner = std::make_shared<Planner>(options.mode);
   PlainBench plain(options.shape, inputs_fp32);
-  BlockBench dense(options.shape, "dense", Pattern(2, 4), options.precision, planner, inputs);
+  NetworkBench dense(options.shape, {}, options.precision, planner, inputs);
   plain.require_equal(dense, "dense");
-  std::optional<BlockBench> dense_fp32;
+  std::optional<NetworkBench> dense_fp32;
   if (options.precision == Precision::kBf16) {
-    dense_fp32.emplace(options.shape, "dense", Pattern(2, 4), Precision::kFp32, planner,
-                       inputs_fp32);
+    dense_fp32.emplace(options.shape, Subject(), Precision::kFp32, planner, inputs_fp32);
   }
-  std::vector<std::pair<std::string, Pattern>> names;
-  std::vector<std::unique_ptr<BlockBench>> benches;
-  for (const std::string& recipe : options.recipes) {
-    for (const Pattern& pattern : options.patterns) {
-      names.emplace_back(recipe, pattern);
-      benches.push_back(std::make_unique<BlockBench>(options.shape, recipe, pattern,
-                                                     options.precision, planner, inputs));
-      if (!Recipe::parse(recipe).fp8) plain.require_equal(*benches.back(), recipe);
-      progress(0.4 * static_cast<double>(benches.size()) /
-               static_cast<double>(options.recipes.size() * options.patterns.size()));
-    }
+  const std::vector<Subject> subjects = subjects_of(options);
+  std::vector<std::unique_ptr<NetworkBench>> benches;
+  for (const Subject& one : subjects) {
+    benches.push_back(
+        std::make_unique<NetworkBench>(options.shape, one, options.precision, planner, inputs));
+    if (!Recipe::parse(one.recipe).fp8) plain.require_equal(*benches.back(), one.recipe);
+    progress(0.4 * static_cast<double>(benches.size()) / static_cast<double>(subjects.size()));
   }
   std::vector<double> dense_steps, fp32_steps, plain_steps, plain_ours;
   std::vector<StepSamples> samples;
@@ -268,17 +225,16 @@ StepRecords bench_step(const StepOptions& options, const std::function<void(doub
     found.plain_all_threads_ms = median(plain_ours);
   }
   for (size_t i = 0; i < benches.size(); ++i) {
-    found.records.push_back(
-        {names[i].first, names[i].second, samples[i].medians(found.dense_ms), benches[i]->plan()});
+    found.records.push_back({subjects[i], samples[i].medians(found.dense_ms), benches[i]->plan()});
   }
   return found;
 }
 
-void take_steps(const BlockShape& shape, const std::string& recipe, const Pattern& pattern,
-                PlanMode mode, Precision precision, int steps) {
+void take_steps(const StepShape& shape, const Subject& subject, PlanMode mode, Precision precision,
+                int steps) {
   at::set_num_threads(threads());
-  const Inputs inputs(shape, precision);
-  BlockBench bench(shape, recipe, pattern, precision, std::make_shared<Planner>(mode), inputs);
+  const StepInputs inputs = step_inputs(shape, precision);
+  NetworkBench bench(shape, subject, precision, std::make_shared<Planner>(mode), inputs);
   for (int i = 2; i < steps; ++i) bench.step();  // it has taken two already
 }
 

@@ -1,4 +1,4 @@
-// weft bench step: whole training steps of a transformer block, recipes against dense.
+// weft bench step: whole training steps of a network, recipes against dense.
 #include <ATen/Parallel.h>
 
 #include "bench/environment.h"
@@ -21,28 +21,60 @@ double peak_of(const BenchStepArguments& arguments, const std::string& recipe,
   const auto add = [&](const char* flag, int64_t value) {
     words.insert(words.end(), {flag, fmt::format("{}", value)});
   };
-  add("--tokens", arguments.shape.tokens);
-  add("--context", arguments.shape.context);
-  add("--width", arguments.shape.width);
-  add("--hidden", arguments.shape.hidden);
-  add("--heads", arguments.shape.heads);
+  words.insert(words.end(), {"--model", arguments.model});
+  add("--width", arguments.width);
+  add("--tokens", arguments.block.tokens);
+  add("--context", arguments.block.context);
+  add("--hidden", arguments.block.hidden);
+  add("--heads", arguments.block.heads);
+  add("--images", arguments.resnet.images);
+  add("--size", arguments.resnet.size);
   add("--threads", arguments.threads);
   return std::stod(output_of_self(words, stop));
 }
 
 // Peak resident memory of each record against dense, each in a process of its own.
-std::vector<double> step_memory(const BenchStepArguments& arguments, const StopSignal& stop,
-                                Progress& progress) {
+std::vector<double> step_memory(const BenchStepArguments& arguments,
+                                const std::vector<bench::StepRecord>& records,
+                                const StopSignal& stop, Progress& progress) {
   const double dense = peak_of(arguments, "dense", "2:4", stop);
   std::vector<double> ratios;
-  const double all = static_cast<double>(arguments.recipes.size() * arguments.patterns.size());
-  for (const std::string& recipe : arguments.recipes) {
-    for (const std::string& pattern : arguments.patterns) {
-      ratios.push_back(peak_of(arguments, recipe, pattern, stop) / dense);
-      progress.reach(0.7 + 0.3 * static_cast<double>(ratios.size()) / all);
-    }
+  for (const bench::StepRecord& one : records) {
+    ratios.push_back(peak_of(arguments, one.subject.recipe, one.subject.pattern.str(), stop) /
+                     dense);
+    progress.reach(0.7 +
+                   0.3 * static_cast<double>(ratios.size()) / static_cast<double>(records.size()));
   }
   return ratios;
+}
+
+// What was measured, for people.
+std::string network_text(const BenchStepArguments& arguments) {
+  const bench::StepShape shape = arguments.shape();
+  if (const auto* block = std::get_if<bench::BlockShape>(&shape)) {
+    return fmt::format("A block of width {} and {}, {} tokens in sequences of {}", block->width,
+                       block->hidden, block->tokens, block->context);
+  }
+  const auto& resnet = std::get<bench::ResnetShape>(shape);
+  return fmt::format("ResNet-18 of width {}, {} images of {} x {}", resnet.width, resnet.images,
+                     resnet.size, resnet.size);
+}
+
+// lbc removes first and then keeps N:M: dense time over that of a run of both.
+std::string whole_runs(const bench::StepRecords& found) {
+  std::string lines;
+  for (size_t i = 0; i + 1 < found.records.size(); ++i) {
+    const bench::StepRecord &removing = found.records[i], &after = found.records[i + 1];
+    if (!removing.subject.removing) continue;
+    const Recipe recipe = Recipe::parse(after.subject.recipe);
+    const double share = recipe.schedule.removal_end;
+    lines += fmt::format(
+        "{} {} over a whole run, of which it removes for {:.0f} % (measured at its beginning): "
+        "{:.2f}\n",
+        after.subject.recipe, after.subject.pattern.str(), 100 * share,
+        found.dense_ms / (share * removing.times.step_ms + (1 - share) * after.times.step_ms));
+  }
+  return lines.empty() ? "" : "\n" + lines;
 }
 
 void print_step_records(const BenchStepArguments& arguments, const bench::StepRecords& found,
@@ -53,7 +85,7 @@ void print_step_records(const BenchStepArguments& arguments, const bench::StepRe
   for (size_t i = 0; i < found.records.size(); ++i) {
     const bench::StepRecord& r = found.records[i];
     const auto ms = [](double value) { return fmt::format("{:.0f}", value); };
-    table.add({r.recipe, r.pattern.str(), ms(r.times.dense_ms), ms(r.times.step_ms),
+    table.add({r.subject.name(), r.subject.pattern.str(), ms(r.times.dense_ms), ms(r.times.step_ms),
                fmt::format("{:.2f} ({:.2f}-{:.2f})", r.times.ratio.median, r.times.ratio.low,
                            r.times.ratio.high),
                fmt::format("{:.1f}", 100 * r.times.mask_ms / r.times.step_ms),
@@ -65,7 +97,7 @@ void print_step_records(const BenchStepArguments& arguments, const bench::StepRe
   if (found.dense_fp32_ms) {
     std::string ratios;
     for (const bench::StepRecord& r : found.records) {
-      ratios += fmt::format(", {} {} {:.2f}", r.recipe, r.pattern.str(),
+      ratios += fmt::format(", {} {} {:.2f}", r.subject.name(), r.subject.pattern.str(),
                             *found.dense_fp32_ms / r.times.step_ms);
     }
     arguments.tables.print_lines(
@@ -80,20 +112,27 @@ void print_step_records(const BenchStepArguments& arguments, const bench::StepRe
         threads_text(threads()), *found.plain_all_threads_ms,
         *found.plain_all_threads_ms / found.dense_ms));
   }
-  if (std::ranges::any_of(arguments.recipes, [](const std::string& recipe) {
-        return Recipe::parse(recipe).reads("removal_end");
-      })) {
-    arguments.tables.print_lines(
-        "\nlbc: steps after the removal; earlier ones are slower (see weft bench layer)\n");
-  }
+  arguments.tables.print_lines(whole_runs(found));
   const bench::Environment where = bench::environment();
   arguments.tables.print_lines(fmt::format(
-      "\nA block of width {} and {}, {} tokens in sequences of {}, AdamW, {}. memory: "
-      "peak resident set / that of dense.\nplan: fwd/bwd_x/bwd_w of fc1. {}, {}, {}, {}, "
-      "commit {}\n",
-      arguments.shape.width, arguments.shape.hidden, arguments.shape.tokens,
-      arguments.shape.context, arguments.precision, where.cpu, where.isa,
-      threads_text(where.threads), where.compiler, where.commit));
+      "\n{}, AdamW, {}. memory: peak resident set / that of dense.\nplan: fwd/bwd_x/bwd_w of {}. "
+      "{}, {}, {}, {}, commit {}\n",
+      network_text(arguments), arguments.precision, bench::planned_layer(arguments.shape()),
+      where.cpu, where.isa, threads_text(where.threads), where.compiler, where.commit));
+}
+
+void add_shape(const bench::StepShape& shape, Json& record) {
+  if (const auto* block = std::get_if<bench::BlockShape>(&shape)) {
+    record["tokens"] = block->tokens;
+    record["width"] = block->width;
+    record["hidden"] = block->hidden;
+    record["context"] = block->context;
+    return;
+  }
+  const auto& resnet = std::get<bench::ResnetShape>(shape);
+  record["images"] = resnet.images;
+  record["size"] = resnet.size;
+  record["width"] = resnet.width;
 }
 
 void print_step_records_json(const BenchStepArguments& arguments, const bench::StepRecords& found,
@@ -102,8 +141,10 @@ void print_step_records_json(const BenchStepArguments& arguments, const bench::S
   Json list = Json::array();
   for (size_t i = 0; i < found.records.size(); ++i) {
     const bench::StepRecord& r = found.records[i];
-    Json record{{"recipe", r.recipe},
-                {"pattern", r.pattern.str()},
+    Json record{{"model", arguments.model},
+                {"recipe", r.subject.recipe},
+                {"removing", r.subject.removing},
+                {"pattern", r.subject.pattern.str()},
                 {"ratio", r.times.ratio.median},
                 {"ratio_spread", Json{r.times.ratio.low, r.times.ratio.high}},
                 {"mask_share", r.times.mask_ms / r.times.step_ms},
@@ -116,15 +157,12 @@ void print_step_records_json(const BenchStepArguments& arguments, const bench::S
                 {"other_ms", r.times.other_ms},
                 {"plan", r.plan},
                 {"precision", arguments.precision},
-                {"tokens", arguments.shape.tokens},
-                {"width", arguments.shape.width},
-                {"hidden", arguments.shape.hidden},
-                {"context", arguments.shape.context},
                 {"threads", where.threads},
                 {"isa", where.isa},
                 {"cpu", where.cpu},
                 {"compiler", where.compiler},
                 {"commit", where.commit}};
+    add_shape(arguments.shape(), record);
     if (!memory.empty()) record["rss_ratio"] = memory[i];
     if (found.dense_fp32_ms) {
       record["dense_fp32_ms"] = *found.dense_fp32_ms;
@@ -149,8 +187,8 @@ int bench_step_work(const BenchStepArguments& arguments) {
   const int torch_threads = at::get_num_threads();
   set_threads(arguments.threads > 0 ? static_cast<int>(arguments.threads) : all);
   bench::StepOptions options;
-  options.shape = arguments.shape;
-  options.recipes = arguments.recipes;
+  options.shape = arguments.shape();
+  options.recipes = arguments.all_recipes();
   for (const std::string& text : arguments.patterns)
     options.patterns.push_back(Pattern::parse(text));
   options.mode = parse_plan_mode(arguments.plan);
@@ -159,7 +197,7 @@ int bench_step_work(const BenchStepArguments& arguments) {
   options.torch_threads = torch_threads;
   options.plain = !arguments.no_plain;
   if (arguments.only_memory) {
-    bench::take_steps(options.shape, options.recipes[0], options.patterns[0], options.mode,
+    bench::take_steps(options.shape, {options.recipes[0], options.patterns[0]}, options.mode,
                       options.precision, 2);
     print(fmt::format("{}\n", peak_resident_bytes()));
     return 0;
@@ -171,7 +209,7 @@ int bench_step_work(const BenchStepArguments& arguments) {
   if (!arguments.no_memory) {
     const StopSignal stop;  // no child process may be left running
     try {
-      memory = step_memory(arguments, stop, progress);
+      memory = step_memory(arguments, found.records, stop, progress);
     } catch (const Stopped&) {
       progress.finish();
       stop.end_program("stopped: no results were written");

@@ -301,13 +301,25 @@ CommandEntry bench_layer_command(Work<BenchLayerArguments> work) {
 }
 
 void BenchStepArguments::declare(Flags& flags) {
-  declare_recipes(flags, recipes);
+  flags.text("--model", "block|resnet18", model,
+             "A transformer block, or ResNet-18 for small images",
+             problem_in([](const std::string& text) {
+               WEFT_CHECK(text == "block" || text == "resnet18",
+                          "model '{}': accepted are block and resnet18", printable(text));
+             }));
+  flags.texts("--recipe", "NAME[+PART=VALUE]", recipes,
+              "Recipes to run; 'all': every one but dense", problem_in([](const std::string& text) {
+                if (text != "all") Recipe::parse(text);
+              }));
   declare_patterns(flags, patterns, "Patterns to run");
-  flags.integer("--tokens", shape.tokens, 1, 1 << 24, "Tokens of a step");
-  flags.integer("--context", shape.context, 1, 1 << 20, "Tokens per sequence");
-  flags.integer("--width", shape.width, 1, 1 << 16, "Width of the block");
-  flags.integer("--hidden", shape.hidden, 1, 1 << 18, "Width of its feed-forward part");
-  flags.integer("--heads", shape.heads, 1, 1 << 10, "Heads of attention");
+  flags.integer("--width", width, 0, 1 << 16,
+                "Width of the block, or of the first stage; 0: 768, or 64");
+  flags.integer("--tokens", block.tokens, 1, 1 << 24, "Tokens of a step (block)");
+  flags.integer("--context", block.context, 1, 1 << 20, "Tokens per sequence (block)");
+  flags.integer("--hidden", block.hidden, 1, 1 << 18, "Width of the feed-forward part (block)");
+  flags.integer("--heads", block.heads, 1, 1 << 10, "Heads of attention (block)");
+  flags.integer("--images", resnet.images, 1, 1 << 20, "Images of a step (resnet18)");
+  flags.integer("--size", resnet.size, 1, 1 << 12, "Height and width of an image (resnet18)");
   declare_plan(flags, plan);
   flags.text(
       "--precision", "fp32|bf16", precision,
@@ -325,23 +337,51 @@ void BenchStepArguments::declare(Flags& flags) {
 
 void BenchStepArguments::check() const {
   check_usage([&] {
-    for (const std::string& recipe : recipes) {
+    for (const std::string& recipe : all_recipes()) {
       for (const std::string& pattern : patterns) {
         Recipe::parse(recipe).check(Pattern::parse(pattern));
       }
     }
-    WEFT_CHECK(shape.tokens % shape.context == 0,
-               "{} tokens are not a multiple of the sequence length {}", shape.tokens,
-               shape.context);
-    WEFT_CHECK(shape.width % shape.heads == 0, "width {} is not a multiple of {} heads",
-               shape.width, shape.heads);
+    const bench::StepShape chosen = shape();
+    const auto* one = std::get_if<bench::BlockShape>(&chosen);
+    if (one == nullptr) return;
+    WEFT_CHECK(one->tokens % one->context == 0,
+               "{} tokens are not a multiple of the sequence length {}", one->tokens, one->context);
+    WEFT_CHECK(one->width % one->heads == 0, "width {} is not a multiple of {} heads", one->width,
+               one->heads);
   });
+}
+
+bench::StepShape BenchStepArguments::shape() const {
+  if (model == "resnet18") {
+    bench::ResnetShape chosen = resnet;
+    if (width > 0) chosen.width = width;
+    return chosen;
+  }
+  bench::BlockShape chosen = block;
+  if (width > 0) chosen.width = width;
+  return chosen;
+}
+
+std::vector<std::string> BenchStepArguments::all_recipes() const {
+  std::vector<std::string> found;
+  for (const std::string& text : recipes) {
+    if (text != "all") {
+      found.push_back(text);
+      continue;
+    }
+    for (const Recipe& recipe : weft::recipes()) {
+      if (!recipe.is_dense()) found.push_back(recipe.name);
+    }
+  }
+  return found;
 }
 
 CommandEntry bench_step_command(Work<BenchStepArguments> work) {
   return {"bench step", "Whole training steps, recipes against dense",
           "  weft bench step\n"
-          "  weft bench step --recipe t-sr-ste --recipe s-ste --pattern 2:4 --json\n"
+          "  weft bench step --recipe all --pattern 2:4 --no-memory\n"
+          "  weft bench step --model resnet18 --recipe t-sr-ste --pattern 2:4 --json\n"
           "  weft bench step --precision bf16 --pattern 2:4x16 --pattern 2:4x32",
           command_for(std::move(work))};
 }

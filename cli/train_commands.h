@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/block_shape.h"
+#include "bench/step_shape.h"
 #include "cli/command.h"
 #include "cli/convert.h"
 #include "cli/run_flags.h"
@@ -82,10 +82,13 @@ struct BenchLayerArguments {
 };
 
 struct BenchStepArguments {
-  bench::BlockShape shape;
+  std::string model = "block";
+  bench::BlockShape block;
+  bench::ResnetShape resnet;
   std::vector<std::string> recipes = {"t-sr-ste"};
   std::vector<std::string> patterns = {"2:4", "2:4x2", "1:4", "1:8x2"};
   std::string plan = "auto", precision = "fp32";
+  int64_t width = 0;  // 0: that of the model
   int64_t rounds = 4, threads = 0;
   bool no_plain = false, no_memory = false, only_memory = false, json = false;
   TableFlags tables;
@@ -93,6 +96,9 @@ struct BenchStepArguments {
   void declare(Flags& flags);
   bool measures() const { return !only_memory; }
   void check() const;
+  bench::StepShape shape() const;
+  // With all recipes but dense in place of "all".
+  std::vector<std::string> all_recipes() const;
 };
 
 // What follows once arguments are checked; returns the exit code.

@@ -150,6 +150,7 @@ TEST_F(TrainCommands, WrongUsageIsOneLineAndLeavesNothing) {
       {{"bench", "step", "--tokens", "100", "--context", "64"},
        2,
        "not a multiple of the sequence length"},
+      {{"bench", "step", "--model", "vgg"}, 2, "accepted are block and resnet18"},
       {{"bench", "step", "--width", "100", "--heads", "3"}, 2, "is not a multiple of 3 heads"},
   };
   for (const auto& [arguments, code, part] : cases) {

@@ -379,5 +379,33 @@ TEST_F(TrainerCommands, BenchStepHasItsRecords) {
   }
 }
 
+// Also of lbc, which has two phases; and the text that puts them together.
+TEST_F(TrainerCommands, BenchStepTakesAResidualNetwork) {
+  const std::vector<std::string> arguments = {
+      "bench",    "step",   "--model",  "resnet18", "--width",   "8",      "--images",
+      "2",        "--size", "8",        "--rounds", "1",         "--plan", "sparse",
+      "--recipe", "static", "--recipe", "lbc",      "--pattern", "2:4",    "--no-memory"};
+  std::vector<std::string> as_json = arguments;
+  as_json.push_back("--json");
+  const Outcome outcome = run(as_json);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json records = outcome.json();
+  ASSERT_EQ(records.size(), 3u);
+  EXPECT_EQ(records[1]["recipe"], "lbc");
+  EXPECT_EQ(records[1]["removing"], true);
+  EXPECT_EQ(records[2]["removing"], false);
+  for (const Json& record : records) {
+    EXPECT_EQ(record["model"], "resnet18");
+    EXPECT_EQ(record["images"], 2);
+    EXPECT_GT(record["bwd_w_ms"].get<double>(), 0.0);
+    EXPECT_GT(record["plain_torch_ms"].get<double>(), 0.0);
+    if (record["removing"] == false) EXPECT_EQ(record["plan"], "sparse/sparse/sparse");
+  }
+  const Outcome text = run(arguments);
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_TRUE(contains(text.out, "lbc 2:4 over a whole run")) << text.out;
+  EXPECT_TRUE(contains(text.out, "ResNet-18 of width 8, 2 images of 8 x 8")) << text.out;
+}
+
 }  // namespace
 }  // namespace weft::test

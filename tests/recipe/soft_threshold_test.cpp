@@ -48,6 +48,37 @@ TEST(SoftThreshold, IsTheFormulaOnKnownGroups) {
   EXPECT_EQ(soft(w, {1, 12, 1}, Pattern(4, 4)), w);  // τ = 0
 }
 
+// Groups of a convolution run along the inputs at one tap; a last one is shorter.
+TEST(SoftThreshold, IsTheFormulaAtEveryTap) {
+  for (const char* text : {"2:4", "1:4", "3:7", "2:64"}) {
+    const Pattern pattern = Pattern::parse(text);
+    for (const int64_t taps : {2, 9, 25}) {
+      const WeightShape shape{3, 70, taps};
+      const std::vector<float> w = gaussian(shape.outs * shape.cols(), 21);
+      const std::vector<float> s = soft(w, shape, pattern, 1.5);
+      for (int64_t o = 0; o < shape.outs; ++o) {
+        for (int64_t tap = 0; tap < taps; ++tap) {
+          for (int64_t first = 0; first < shape.ins; first += pattern.group()) {
+            const int64_t end = std::min<int64_t>(shape.ins, first + pattern.group());
+            const auto at = [&](int64_t i) {
+              return static_cast<size_t>(o * shape.cols() + i * taps + tap);
+            };
+            std::vector<float> sizes;
+            for (int64_t i = first; i < end; ++i) sizes.push_back(std::abs(w[at(i)]));
+            std::sort(sizes.rbegin(), sizes.rend());
+            const auto keep = static_cast<size_t>(pattern.keep());
+            const float threshold = keep < sizes.size() ? sizes[keep] : 0.0f;
+            for (int64_t i = first; i < end; ++i) {
+              const float left = std::max(std::abs(w[at(i)]) - threshold, 0.0f);
+              ASSERT_EQ(s[at(i)], 1.5f * std::copysign(left, w[at(i)])) << text << ", " << taps;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(SoftThreshold, IsLipschitzWhereHardMasksJump) {
   const Rng rng(7);
   float hard_worst = 0.0f;

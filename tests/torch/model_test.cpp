@@ -10,7 +10,7 @@ namespace weft::test {
 namespace {
 
 TEST(Models, GiveScoresOfEveryClassAndLearn) {
-  for (const std::string model : {"mlp", "cnn", "vit"}) {
+  for (const std::string model : {"mlp", "cnn", "resnet18", "vit"}) {
     const RunParts parts = make_parts(small_run(model, "dense"));
     const std::vector<int64_t> samples = {0, 1, 2};
     const Batch batch = parts.source->train_batch(samples, 0);

@@ -13,7 +13,7 @@ namespace {
 
 TEST(ModelMemory, TheCountIsThatOfTheModel) {
   const ScratchFolder scratch;
-  for (const std::string model : {"mlp", "cnn", "vit", "gpt"}) {
+  for (const std::string model : {"mlp", "cnn", "resnet18", "vit", "gpt"}) {
     for (const auto& [width, depth] : {std::pair<int64_t, int64_t>{24, 1}, {52, 3}, {4, 2}}) {
       RunOptions options = model == "gpt" ? text_run(scratch, "ste") : small_run(model);
       options.width = width;

@@ -22,7 +22,7 @@ inline RunOptions small_run(const std::string& model, const std::string& recipe 
   RunOptions options;
   options.model = model;
   options.recipe = recipe;
-  options.width = model == "cnn" ? 8 : 16;
+  options.width = model == "cnn" || model == "resnet18" ? 8 : 16;
   options.depth = model == "mlp" ? 2 : 1;
   options.heads = 2;
   options.context = 12;

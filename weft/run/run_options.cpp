@@ -31,6 +31,7 @@ constexpr std::array kModels = {
     ModelEntry{"mlp", ModelKind::kMlp, 256, 2, 1, 128, 1e-3},
     // glyphs, 600 steps: 93 % at 4e-3; 800 steps: 95 % at 6e-3
     ModelEntry{"cnn", ModelKind::kCnn, 16, 1, 1, 64, 6e-3},
+    ModelEntry{"resnet18", ModelKind::kResnet18, 64, 2, 1, 64, 3e-3},
     ModelEntry{"vit", ModelKind::kVit, 96, 4, 4, 64, 1e-3},
     ModelEntry{"gpt", ModelKind::kGpt, 256, 4, 4, 8, 1e-3},
 };
@@ -146,11 +147,11 @@ OptionField with_alias(OptionField field, const char* alias) {
 std::vector<OptionField> make_fields() {
   using O = RunOptions;
   return {
-      text("model", "NAME", &O::model, one_of(model_names()), "mlp, cnn, vit or gpt"),
+      text("model", "NAME", &O::model, one_of(model_names()), "mlp, cnn, resnet18, vit or gpt"),
       integer("width", &O::width, 0, 1 << 16, "Width of the model; 0: the model's default"),
-      integer(
-          "depth", &O::depth, 0, 1000,
-          "Hidden layers (mlp), blocks per stage (cnn), blocks (vit, gpt); 0: the model's default"),
+      integer("depth", &O::depth, 0, 1000,
+              "Hidden layers (mlp), blocks per stage (cnn, resnet18), blocks (vit, gpt); 0: the "
+              "model's default"),
       integer("heads", &O::heads, 0, 1 << 10, "Attention heads (vit, gpt); 0: the model's default"),
       integer("context", &O::context, 1, 1 << 20, "Context length of a gpt, in bytes"),
       integer("patch", &O::patch, 1, 4096, "Patch size of a vit"),

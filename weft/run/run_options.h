@@ -90,7 +90,7 @@ struct RunOptions {
 };
 
 // The networks that RunOptions::model names (weft/torch/model.h).
-enum class ModelKind : uint8_t { kMlp, kCnn, kVit, kGpt };
+enum class ModelKind : uint8_t { kMlp, kCnn, kResnet18, kVit, kGpt };
 // Throws Error that lists the accepted names.
 ModelKind model_kind(const std::string& name);
 

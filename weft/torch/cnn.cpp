@@ -46,15 +46,21 @@ class Residual : public torch::nn::Module {
   torch::nn::BatchNorm2d shortcut_norm_{nullptr};
 };
 
-// A stem that halves the image, then stages of residual blocks: the width doubles and the image
-// halves from one to the next; the mean over what is left goes to the head.
+// A stem, then stages of residual blocks: the width doubles and the image halves from one to the
+// next; the mean over what is left goes to the head.
 class Cnn : public Model {
  public:
-  Cnn(const RunOptions& options, const ModelShape& shape)
-      : stem_(register_module("stem", convolution(shape.channels, options.width, 3, 2))),
+  struct Form {
+    int stages;
+    int64_t stem_stride;
+  };
+
+  Cnn(const Form& form, const RunOptions& options, const ModelShape& shape)
+      : stem_(register_module("stem",
+                              convolution(shape.channels, options.width, 3, form.stem_stride))),
         norm_(register_module("norm", torch::nn::BatchNorm2d(options.width))) {
     int64_t channels = options.width;
-    for (int stage = 0; stage < kStages; ++stage) {
+    for (int stage = 0; stage < form.stages; ++stage) {
       const int64_t outs = options.width << stage;
       for (int64_t i = 0; i < options.depth; ++i) {
         const int64_t stride = stage > 0 && i == 0 ? 2 : 1;
@@ -73,8 +79,6 @@ class Cnn : public Model {
   }
 
  private:
-  static constexpr int kStages = 3;
-
   Conv2d stem_;
   torch::nn::BatchNorm2d norm_;
   std::vector<std::shared_ptr<Residual>> blocks_;
@@ -84,7 +88,12 @@ class Cnn : public Model {
 }  // namespace
 
 std::shared_ptr<Model> make_cnn(const RunOptions& options, const ModelShape& shape) {
-  return std::make_shared<Cnn>(options, shape);
+  return std::make_shared<Cnn>(Cnn::Form{.stages = 3, .stem_stride = 2}, options, shape);
+}
+
+// As ResNet-18 is trained on images of 32 x 32: the stem keeps their size.
+std::shared_ptr<Model> make_resnet18(const RunOptions& options, const ModelShape& shape) {
+  return std::make_shared<Cnn>(Cnn::Form{.stages = 4, .stem_stride = 1}, options, shape);
 }
 
 }  // namespace weft

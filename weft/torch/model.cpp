@@ -12,6 +12,7 @@ std::shared_ptr<Model> model_of(const RunOptions& options, const ModelShape& sha
   switch (model_kind(options.model)) {
     case ModelKind::kMlp: return make_mlp(options, shape);
     case ModelKind::kCnn: return make_cnn(options, shape);
+    case ModelKind::kResnet18: return make_resnet18(options, shape);
     case ModelKind::kVit: return make_vit(options, shape);
     case ModelKind::kGpt: break;
   }

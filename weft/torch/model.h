@@ -1,10 +1,11 @@
 // Model: a network that the trainer can train. It maps a batch of inputs to scores of classes; the
 // loss is the cross-entropy of its softmax with the targets.
 //
-//   mlp   hidden layers of one width, ReLU
-//   cnn   a small residual network with batch normalisation
-//   vit   a transformer over patches of the image
-//   gpt   a transformer over bytes that says the next one
+//   mlp       hidden layers of one width, ReLU
+//   cnn       a small residual network with batch normalisation
+//   resnet18  the same in the sizes of ResNet-18, for small images
+//   vit       a transformer over patches of the image
+//   gpt       a transformer over bytes that says the next one
 //
 // In bf16 (options.precision) activations are bf16 from the first layer on, scores too; parameters,
 // statistics of norms and means over positions are fp32.
@@ -42,6 +43,7 @@ std::shared_ptr<Model> make_model(const RunOptions& options, const ModelShape& s
 
 std::shared_ptr<Model> make_mlp(const RunOptions& options, const ModelShape& shape);
 std::shared_ptr<Model> make_cnn(const RunOptions& options, const ModelShape& shape);
+std::shared_ptr<Model> make_resnet18(const RunOptions& options, const ModelShape& shape);
 std::shared_ptr<Model> make_vit(const RunOptions& options, const ModelShape& shape);
 std::shared_ptr<Model> make_gpt(const RunOptions& options, const ModelShape& shape);
 

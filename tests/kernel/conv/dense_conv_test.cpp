@@ -172,6 +172,10 @@ TEST(DenseConv, OneTap) {
   expect_right({3, 20, 8, 16, 24, 1, 1});
   expect_right({2, 33, 16, 17, 129, 1, 1});
   expect_right({2, 9, 16, 16, 257, 1, 1});
+  // Strides: 8 x 16 and 12 x 11 pixels are left, and 4 x 16.
+  expect_right({3, 20, 15, 32, 24, 1, 1, 2, 2});
+  expect_right({11, 5, 34, 31, 130, 1, 1, 3, 3});
+  expect_right({2, 20, 31, 16, 24, 1, 1, 8, 1});
 }
 
 // Several pieces, the last of them smaller: images, output channels, groups.
@@ -216,6 +220,7 @@ TEST(DenseConv, BitsDoNotDependOnThreads) {
         ConvShape{1, 64, 14, 14, 64, 3, 3, 1, 1, 1, 1},
         ConvShape{7, 48, 28, 28, 96, 3, 3, 2, 2, 1, 1},
         ConvShape{64, 16, 9, 9, 40, 3, 3, 1, 1, 1, 1}, ConvShape{9, 64, 15, 15, 200, 1, 1},
+        ConvShape{9, 24, 30, 30, 40, 1, 1, 2, 2},
         ConvShape{8, 64, 20, 20, 96, 3, 3, 1, 1, 1, 1, 1, 1, 32},
         ConvShape{4, 256, 4, 4, 64, 1, 1}}) {
     for (const Kind kind : kKinds) {

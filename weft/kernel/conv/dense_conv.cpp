@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "weft/core/aligned_buffer.h"
 #include "weft/core/ceil_div.h"
 #include "weft/core/error.h"
 #include "weft/core/matrix_view.h"
@@ -82,8 +83,45 @@ std::vector<ConvPiece> cut_channels(const ConvShape& whole) {
 // 82, 80, 80 and 68, 53, 57.
 bool is_matrix_product(const ConvShape& s) {
   constexpr int64_t kPixels = 128;
-  return s.kernel_h * s.kernel_w * s.stride_h * s.stride_w * s.groups == 1 &&
-         s.pad_h + s.pad_w == 0 && s.height * s.width >= kPixels;
+  return s.taps() * s.stride_h * s.stride_w * s.groups == 1 && s.pad_h + s.pad_w == 0 &&
+         s.positions() >= kPixels;
+}
+
+// Strides leave pixels out: of those that are left, a kernel of one tap is such a product.
+ConvShape without_strides(const ConvShape& s) {
+  ConvShape plain = s;
+  if (s.taps() > 1 || s.pad_h + s.pad_w > 0) return plain;
+  plain.height = s.out_height();
+  plain.width = s.out_width();
+  plain.stride_h = plain.stride_w = 1;
+  return plain;
+}
+
+template <int64_t kStride>  // 0: any
+void take_pixels(const float* from, int64_t stride, int64_t count, float* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = from[i * (kStride > 0 ? kStride : stride)];
+}
+
+// The pixels of x that a kernel of one tap sees, [images, ins, out_height, out_width], in memory that
+// the calling thread keeps.
+const float* seen_pixels(const ConvShape& s, const float* x) {
+  thread_local AlignedBuffer<float> pixels;
+  const int64_t planes = s.images * s.ins, rows = s.out_height(), cols = s.out_width();
+  pixels.reserve(static_cast<size_t>(planes * rows * cols));
+  float* const to = pixels.data();
+  constexpr int64_t kPlanes = 16;  // of an item
+  parallel_for(ceil_div(planes, kPlanes), [&](int64_t item) {
+    const int64_t end = std::min(planes, (item + 1) * kPlanes);
+    for (int64_t plane = item * kPlanes; plane < end; ++plane) {
+      for (int64_t p = 0; p < rows; ++p) {
+        const float* from = x + (plane * s.height + p * s.stride_h) * s.width;
+        float* row = to + (plane * rows + p) * cols;
+        s.stride_w == 2 ? take_pixels<2>(from, 2, cols, row)
+                        : take_pixels<0>(from, s.stride_w, cols, row);
+      }
+    }
+  });
+  return to;
 }
 
 void add_or_set(float value, bool add, float* row, int64_t count) {
@@ -117,16 +155,29 @@ void run_matrix_products(const ConvShape& s, const ConvTensors& call) {
                               {call.result + image * s.ins * pixels, s.ins, pixels});
       });
     case Product::kBackwardWeight: {
-      // Blocks of 128 outputs, and smaller ones where these would be fewer than four.
-      const int64_t most = std::clamp<int64_t>(ceil_div(s.outs, 64) * 16, 16, 128);
-      return parallel_for(ceil_div(s.outs, most), [&](int64_t block) {
-        const int64_t first = block * most, outs = std::min(most, s.outs - first);
-        const MatrixView<float> dw(call.result + first * s.ins, outs, s.ins);
-        for (int64_t image = 0; image < s.images; ++image) {
-          dense_forward(g(image).rows_from(first, outs), x(image), nullptr, image == 0 ? beta : 1,
-                        dw);
+      // Blocks of outputs, and where these are few, chunks of images, whose sums are added in order.
+      constexpr int64_t kOuts = 128, kItems = 8;
+      const int64_t blocks = ceil_div(s.outs, kOuts), size = s.outs * s.ins;
+      const int64_t chunks = std::clamp<int64_t>(kItems / blocks, 1, s.images);
+      thread_local AlignedBuffer<float> others;  // of all chunks but the first
+      others.reserve(static_cast<size_t>((chunks - 1) * size));
+      float* const sums = others.data();
+      parallel_for(chunks * blocks, [&](int64_t item) {
+        const int64_t chunk = item / blocks, out = item % blocks * kOuts;
+        const int64_t outs = std::min(kOuts, s.outs - out);
+        float* const to = chunk == 0 ? call.result : sums + (chunk - 1) * size;
+        const int64_t first = chunk * s.images / chunks, end = (chunk + 1) * s.images / chunks;
+        for (int64_t image = first; image < end; ++image) {
+          const float before = image > first ? 1 : chunk == 0 ? beta : 0;
+          dense_forward(g(image).rows_from(out, outs), x(image), nullptr, before,
+                        {to + out * s.ins, outs, s.ins});
         }
       });
+      for (int64_t chunk = 1; chunk < chunks; ++chunk) {
+        const float* from = sums + (chunk - 1) * size;
+        for (int64_t i = 0; i < size; ++i) call.result[i] += from[i];
+      }
+      return;
     }
   }
 }
@@ -135,6 +186,12 @@ void run(const ConvShape& shape, const ConvTensors& call) {
   if (is_matrix_product(shape)) {
     run_matrix_products(shape, call);
   } else if (call.product == Product::kBackwardWeight) {
+    const ConvShape plain = without_strides(shape);
+    if (is_matrix_product(plain)) {
+      ConvTensors seen = call;
+      seen.x = seen_pixels(shape, call.x);
+      return run_matrix_products(plain, seen);
+    }
     onednn::run_conv(call, cut_channels(shape), shape.groups == 1);
   } else {
     onednn::run_conv(call, cut_images(shape), true);
