@@ -6,7 +6,7 @@
 //   inputs           x1 x0 x3 x1 x2 ..         one permutation
 //   sum[row]      += value[row] * input[row]   one multiply-add
 //
-// Groups larger than a vector gather instead. Sums run in order of depth in one accumulator per
+// Of groups of two vectors both are permuted; larger ones gather instead. Sums run in order of depth in one accumulator per
 // output, as in the panel loop, so both give the same bits.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weft/kernel/stream/stream.cpp"
@@ -146,6 +146,7 @@ HWY_INLINE void Unrolled(Body body) {
 enum class Pick {
   kPermuteFour,   // a group is four inputs: a copy of it is in each 128 bits
   kPermute,       // a group fits a vector
+  kPermuteTwo,    // it fits two
   kGather,        // it does not
   kGatherByByte,  // nor do its indices fit a nibble
 };
@@ -159,6 +160,19 @@ HWY_INLINE Vec PickOfFour(Vec four, Idx index) {
   return (void)index, four;  // never called
 #else
   return hn::TableLookupLanes(four, hn::IndicesFromVec(D(), hn::And(index, hn::Set(DI(), 3))));
+#endif
+}
+
+// Each lane one of those of `low`, then `high`.
+HWY_INLINE Vec PickOfTwo(Vec low, Vec high, Idx index) {
+#if HWY_TARGET == HWY_SCALAR
+  return (void)high, (void)index, low;  // never called
+#else
+  const D d;
+  const DI di;
+  const auto lane = hn::IndicesFromVec(d, hn::And(index, hn::Set(di, kLanes - 1)));
+  const auto is_high = hn::RebindMask(d, hn::Gt(index, hn::Set(di, kLanes - 1)));
+  return hn::IfThenElse(is_high, hn::TableLookupLanes(high, lane), hn::TableLookupLanes(low, lane));
 #endif
 }
 
@@ -183,7 +197,9 @@ template <typename T, int kBlocks, int kTokens, Pick kPick>
 HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const StreamInputs& x,
                                const StreamOutputs& out, int64_t first_token) {
   const D d;
-  const IndexReader reader(a, kPick == Pick::kPermute ? kLanes - 1 : 255);
+  const IndexReader reader(a, kPick == Pick::kPermute      ? kLanes - 1
+                              : kPick == Pick::kPermuteTwo ? 2 * kLanes - 1
+                                                           : 255);
   const int64_t block_slots = a.groups * a.keep;
   const int64_t block_bytes = block_slots * reader.slot_bytes;
   const uint8_t* indices = a.indices + first_block * block_bytes;
@@ -193,13 +209,15 @@ HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const S
   Vec sums[kBlocks * kParts * kTokens];
   Unrolled<kBlocks * kParts * kTokens>([&](int i) WEFT_LAMBDA { sums[i] = hn::Zero(d); });
   for (int64_t g = 0; g < a.groups; ++g, group += x.group_stride) {
-    Vec inputs[kTokens];
+    Vec inputs[kTokens], high[kTokens];
     Unrolled<kTokens>([&](int t) WEFT_LAMBDA {
+      const float* of_token = group + t * x.token_stride;
       if constexpr (kPick == Pick::kPermuteFour) {
-        inputs[t] = hn::LoadDup128(d, group + t * x.token_stride);
-      } else if constexpr (kPick == Pick::kPermute) {
-        inputs[t] = hn::LoadU(d, group + t * x.token_stride);
+        inputs[t] = hn::LoadDup128(d, of_token);
+      } else if constexpr (kPick == Pick::kPermute || kPick == Pick::kPermuteTwo) {
+        inputs[t] = hn::LoadU(d, of_token);
       }
+      if constexpr (kPick == Pick::kPermuteTwo) high[t] = hn::LoadU(d, of_token + kLanes);
     });
     for (int s = 0; s < a.keep; ++s, indices += reader.slot_bytes, values += kStreamRows) {
       Unrolled<kBlocks * kParts>([&](int i) WEFT_LAMBDA {
@@ -220,6 +238,8 @@ HWY_INLINE void MultiplyBlocks(const StreamView& a, int64_t first_block, const S
             input = PickOfFour(inputs[t], index);
           } else if constexpr (kPick == Pick::kPermute) {
             input = hn::TableLookupLanes(inputs[t], hn::IndicesFromVec(d, index));
+          } else if constexpr (kPick == Pick::kPermuteTwo) {
+            input = PickOfTwo(inputs[t], high[t], index);
           } else {
             input = hn::GatherIndex(d, group + t * x.token_stride, index);
           }
@@ -266,6 +286,9 @@ HWY_INLINE void WithPick(const StreamView& a, int64_t first_block, int64_t last_
   }
   if (x.group_stride <= kLanes) {
     return MultiplyRange<T, Pick::kPermute>(a, first_block, last_block, x, out);
+  }
+  if (x.group_stride <= 2 * kLanes) {
+    return MultiplyRange<T, Pick::kPermuteTwo>(a, first_block, last_block, x, out);
   }
 #endif
   MultiplyRange<T, Pick::kGather>(a, first_block, last_block, x, out);
