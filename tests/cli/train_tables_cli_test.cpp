@@ -12,6 +12,8 @@ std::vector<std::string> with(std::vector<std::string> command, const char* flag
   return command;
 }
 
+std::string headings(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 TEST_F(TrainerCommands, TablesFitATerminal) {
   ASSERT_EQ(run(train("dense", {"--recipe", "dense"}, "4")).code, 0);
   const std::vector<std::pair<std::vector<std::string>, std::string>> commands = {
@@ -27,10 +29,10 @@ TEST_F(TrainerCommands, TablesFitATerminal) {
     const Outcome narrow = run(command);
     ASSERT_EQ(narrow.code, 0) << narrow.err;
     EXPECT_LE(widest_line(narrow.out), kColumns) << narrow.out;
-    EXPECT_FALSE(contains(narrow.out, column)) << narrow.out;
+    EXPECT_FALSE(contains(headings(narrow.out), column)) << narrow.out;
     const Outcome wide = run(with(command, "--wide"));
     EXPECT_GT(widest_line(wide.out), kColumns) << wide.out;
-    EXPECT_TRUE(contains(wide.out, column)) << wide.out;
+    EXPECT_TRUE(contains(headings(wide.out), column)) << wide.out;
   }
 }
 
