@@ -115,10 +115,13 @@ TEST_F(TrainCommands, WrongUsageIsOneLineAndLeavesNothing) {
       {{"train", "--out", out, "--resume", out}, 2, "excludes"},
       {{"train", "--resume", out, "--seed", "5"},
        2,
-       "--seed cannot be used with --resume: accepted are --data, --steps, --epochs, "
+       "--seed cannot be used with --resume: accepted are --data, --teacher, --steps, --epochs, "
        "--learning-rate"},
       {{"train", "--resume", "auto"}, 2, "--out DIR is needed"},
       {{"compare", "--out", out, "--metrics-every", "5"}, 2, "--metrics-every"},
+      {{"compare", "--out", out, "--budget", "3 days"}, 2, "accepted is a time above 0"},
+      {{"compare", "--out", out, "--budget", "9s", "--steps", "5"}, 2, "--budget excludes --steps"},
+      {{"train", "--out", out, "--teacher-share", "1"}, 2, "no effect without a teacher"},
       {{"train", "--out", out, "--recipe", "magic"}, 2, "magic"},
       {{"train", "--out", out, "--steps", "0"}, 2, "--steps"},
       {{"train", "--out", out, "--precision", "fp16"}, 2, "'fp16': accepted are fp32, bf16"},
