@@ -70,6 +70,9 @@ const std::vector<std::vector<std::string>> kOthers = {
     {"ladder", "model.safetensors"},
     {"diversity"},
     {"recipes"},
+    {"study", "list"},
+    {"study", "diversity", "--short", "--seeds", "2"},
+    {"study", "approximation", "--short", "--seeds", "2"},
     {"solvers"},
     {"kernels"},
     {"plan", "--shape", "64x64x64", "--conv", "2x16x8x8:16x3x3,pad=1"}};
