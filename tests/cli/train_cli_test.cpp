@@ -27,10 +27,12 @@ TEST_F(TrainCommands, RecipesAreListedWithTheirParts) {
   for (const Json& recipe : list) {
     sparse[recipe["name"].get<std::string>()] = recipe["sparse_products"].get<std::string>();
   }
-  EXPECT_EQ(sparse.size(), 9u);
+  EXPECT_EQ(sparse.size(), 9u + 8u) << "weft's, and those of papers";
+  EXPECT_EQ(sparse["t-sr-ste@paper"], "fwd, bwd_x, bwd_w");
   EXPECT_EQ(sparse["dense"], "none");
   EXPECT_EQ(sparse["sr-ste"], "fwd, bwd_x");
   EXPECT_EQ(sparse["s-ste"], "fwd, bwd_x, bwd_w");
+  EXPECT_TRUE(contains(run({"recipes"}).out, "\nt-sr-ste@paper"));
   EXPECT_TRUE(contains(run({"recipes", "--wide"}).out,
                        "mask every step (groups of 8: 16, 16: 21, 32: 45); dense for the last"));
   EXPECT_TRUE(
