@@ -83,6 +83,7 @@ CommandEntry plan_command();
 CommandEntry recipes_command();
 CommandEntry report_command();
 CommandEntry solvers_command();
+CommandEntry study_command();
 CommandEntry synth_command();
 CommandEntry unpack_command();
 

@@ -68,6 +68,7 @@ std::vector<CommandEntry> commands(int, char** argv) {
   add(export_command());
   add(generate_command());
   add(recipes_command());
+  add(study_command());
   group = "Make a trained model sparse";
   add(convert_command([argv](const ModelFlags&) -> std::unique_ptr<ModelToConvert> {
     become_weft_train(argv);  // the network of a run needs libtorch, converting does not

@@ -3,7 +3,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 install(TARGETS weft_core weft_checkpoint weft_mask weft_estimate weft_pack weft_kernel weft_plan weft_layer
-  weft_recipe weft_prune weft_data weft_run weft_decode weft_report EXPORT weft FILE_SET HEADERS)
+  weft_recipe weft_prune weft_data weft_run weft_decode weft_report weft_study EXPORT weft FILE_SET HEADERS)
 # On its own, because who uses it must have libtorch: find_package(weft COMPONENTS train).
 if(WEFT_TORCH)
   install(TARGETS weft_torch weft_distributed weft_train EXPORT weft_train FILE_SET HEADERS)

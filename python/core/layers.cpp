@@ -59,6 +59,20 @@ class BlobReader {
 
 constexpr int64_t kStateVersion = 1;
 
+// What only weft's own trainer or optimiser can do.
+void require_trainable(const Recipe& recipe) {
+  WEFT_CHECK(
+      !recipe.finds_lambda(),
+      "recipe '{}': decay=auto finds lambda in short trial runs, which `weft train` makes; give "
+      "decay=gradient+lambda=X here",
+      recipe.name);
+  WEFT_CHECK(
+      !recipe.frozen_moment,
+      "recipe '{}': moment=frozen needs weft::AdamW, of `weft train` and the C++ library; leave "
+      "it out",
+      recipe.name);
+}
+
 // What linear layers and convolutions have in common.
 class PyLayer {
  public:
@@ -73,10 +87,7 @@ class PyLayer {
                  std::shared_ptr<Planner> planner) {
     LayerSettings settings;
     settings.recipe = Recipe::parse(recipe);
-    WEFT_CHECK(!settings.recipe.frozen_moment,
-               "recipe '{}': moment=frozen needs weft::AdamW, of `weft train` and the C++ library; "
-               "leave it out",
-               recipe);
+    require_trainable(settings.recipe);
     settings.pattern = Pattern::parse(pattern);
     settings.total_steps = total_steps;
     settings.seed = seed;
@@ -329,6 +340,7 @@ class PyConv : public PyLayer {
 std::string objection(int64_t outs, int64_t ins, int64_t taps, int64_t groups,
                       const std::string& recipe, const std::string& pattern) {
   const Recipe parsed = Recipe::parse(recipe);
+  require_trainable(parsed);
   const Pattern wanted = Pattern::parse(pattern);
   parsed.check(wanted);
   return Layer::objection({outs, ins, taps}, groups, parsed, wanted);

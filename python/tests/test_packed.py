@@ -87,7 +87,8 @@ def test_a_stream_becomes_panels_when_many_tokens_come_and_is_never_both():
     output(model, 16)
     assert model[2].matrix.layout == "stream"
     output(model, 17)
-    assert model[2].matrix.layout == "panel" and model[2].nbytes < 0.78 * 256 * 256 * 4
+    # 0.75 are values and their places; where rows begin in panels takes more, by the size of L1.
+    assert model[2].matrix.layout == "panel" and model[2].nbytes < 0.80 * 256 * 256 * 4
     fixed = model_of(256)
     report = weft.pack_(fixed, layout="stream")
     output(fixed, 100)

@@ -77,6 +77,20 @@ def test_rules_and_filter_choose():
     assert [r.recipe for r in report] == ["dense", "dense", "dense", "s-ste"]
 
 
+@pytest.mark.parametrize(
+    "recipe, reason",
+    [
+        ("sr-ste+decay=auto", "give decay=gradient"),
+        ("ste+dense_head=0.5+moment=frozen", "needs weft::AdamW"),
+    ],
+)
+def test_what_only_weft_train_does_is_refused_before_anything_changes(recipe, reason):
+    model = mlp()
+    with pytest.raises(weft.Error, match=reason):
+        weft.sparsify_(model, recipe, "2:4", total_steps=10)
+    assert all(type(module) is not weft.nn.Linear for module in model)
+
+
 def test_tied_weights_stay_dense():
     model = mlp()
     model[4].weight = model[2].weight

@@ -27,10 +27,12 @@ TEST_F(TrainCommands, RecipesAreListedWithTheirParts) {
   for (const Json& recipe : list) {
     sparse[recipe["name"].get<std::string>()] = recipe["sparse_products"].get<std::string>();
   }
-  EXPECT_EQ(sparse.size(), 9u);
+  EXPECT_EQ(sparse.size(), 9u + 8u) << "weft's, and those of papers";
+  EXPECT_EQ(sparse["t-sr-ste@paper"], "fwd, bwd_x, bwd_w");
   EXPECT_EQ(sparse["dense"], "none");
   EXPECT_EQ(sparse["sr-ste"], "fwd, bwd_x");
   EXPECT_EQ(sparse["s-ste"], "fwd, bwd_x, bwd_w");
+  EXPECT_TRUE(contains(run({"recipes"}).out, "\nt-sr-ste@paper"));
   EXPECT_TRUE(contains(run({"recipes", "--wide"}).out,
                        "mask every step (groups of 8: 16, 16: 21, 32: 45); dense for the last"));
   EXPECT_TRUE(
@@ -115,10 +117,13 @@ TEST_F(TrainCommands, WrongUsageIsOneLineAndLeavesNothing) {
       {{"train", "--out", out, "--resume", out}, 2, "excludes"},
       {{"train", "--resume", out, "--seed", "5"},
        2,
-       "--seed cannot be used with --resume: accepted are --data, --steps, --epochs, "
+       "--seed cannot be used with --resume: accepted are --data, --teacher, --steps, --epochs, "
        "--learning-rate"},
       {{"train", "--resume", "auto"}, 2, "--out DIR is needed"},
       {{"compare", "--out", out, "--metrics-every", "5"}, 2, "--metrics-every"},
+      {{"compare", "--out", out, "--budget", "3 days"}, 2, "accepted is a time above 0"},
+      {{"compare", "--out", out, "--budget", "9s", "--steps", "5"}, 2, "--budget excludes --steps"},
+      {{"train", "--out", out, "--teacher-share", "1"}, 2, "no effect without a teacher"},
       {{"train", "--out", out, "--recipe", "magic"}, 2, "magic"},
       {{"train", "--out", out, "--steps", "0"}, 2, "--steps"},
       {{"train", "--out", out, "--precision", "fp16"}, 2, "'fp16': accepted are fp32, bf16"},

@@ -159,16 +159,16 @@ std::vector<OptionField> make_fields() {
           "init", "FILE", &O::init, [](const std::string&) {},
           "Initial weights, from a safetensors file; static keeps its zeros"),
       changeable(text(
+          "data", "DATA", &O::data, [](const std::string& v) { DataSpec::parse(v); },
+          "glyphs, idx:DIR, cifar10:DIR, text:PATH, or text for the C++ headers here")),
+      integer("train-images", &O::train_images, 1, kMany, "glyphs: images to train on"),
+      integer("test-images", &O::test_images, 1, kMany, "glyphs: images to test on"),
+      changeable(text(
           "teacher", "RUN", &O::teacher, [](const std::string&) {},
           "A finished run whose scores the network learns from too (distillation)")),
       number("teacher-share", &O::teacher_share, 0, 1, "Share of the teacher in the loss"),
       number("teacher-temperature", &O::teacher_temperature, 0.01, 1e3,
              "Temperature of both scores in the teacher's part of the loss"),
-      changeable(text(
-          "data", "DATA", &O::data, [](const std::string& v) { DataSpec::parse(v); },
-          "glyphs, idx:DIR, cifar10:DIR, text:PATH, or text for the C++ headers here")),
-      integer("train-images", &O::train_images, 1, kMany, "glyphs: images to train on"),
-      integer("test-images", &O::test_images, 1, kMany, "glyphs: images to test on"),
       text(
           "recipe", "NAME[+PART=VALUE]", &O::recipe, [](const std::string& v) { Recipe::parse(v); },
           "Training method of sparse layers: see weft recipes"),

@@ -138,8 +138,13 @@ class LambdaTrials {
       if (stop_ != nullptr && *stop_ != 0) throw Stopped();
       set_learning_rate(*optimizer, learning_rate_at(options, position.step));
       forget_gradients(*optimizer);
-      accumulate_gradients({options, *parts_.source, order, *parts_.model, *optimizer, nullptr,
-                            parts_.teacher.get()},
+      accumulate_gradients({.options = options,
+                            .source = *parts_.source,
+                            .order = order,
+                            .model = *parts_.model,
+                            .optimizer = *optimizer,
+                            .stop = nullptr,
+                            .teacher = parts_.teacher.get()},
                            position, split);
       clip_gradients(*parts_.model, named, options.clip, position.step + 1);
       weft::step(*parts_.model, *optimizer);
