@@ -7,6 +7,7 @@
 
 #include "bench/rounds.h"
 #include "weft/core/parallel.h"
+#include "weft/distributed/gradient_buckets.h"
 #include "weft/torch/sparsify.h"
 #include "weft/torch/step.h"
 #include "weft/train/optimizer.h"
@@ -68,15 +69,19 @@ class NetworkBench {
     step();
   }
 
-  double step() {
+  double step(GradientBuckets* buckets = nullptr) {
     for (const auto& [name, layer] : layers_) layer->clear_times();
     return milliseconds([&] {
       forget_gradients(*optimizer_);
       inputs_.x.mutable_grad() = torch::Tensor();
-      network_.forward(inputs_.x).backward(inputs_.g);
+      const torch::Tensor y = network_.forward(inputs_.x);
+      if (buckets != nullptr) buckets->begin();
+      y.backward(inputs_.g);
+      if (buckets != nullptr) buckets->finish();
       weft::step(*network_.module, *optimizer_);
     });
   }
+  torch::nn::Module& module() { return *network_.module; }
 
   LayerTimes times() const {
     LayerTimes sum;
@@ -228,6 +233,42 @@ StepRecords bench_step(const StepOptions& options, const std::function<void(doub
     found.records.push_back({subjects[i], samples[i].medians(found.dense_ms), benches[i]->plan()});
   }
   return found;
+}
+
+RankStepRecord bench_rank_step(const StepOptions& options, const std::string& recipe,
+                               const Pattern& pattern, const std::shared_ptr<ProcessGroup>& ranks) {
+  at::set_num_threads(threads());
+  const StepInputs inputs = step_inputs(options.shape, options.precision);
+  const auto planner = std::make_shared<Planner>(options.mode);
+  NetworkBench bench(options.shape, {recipe, pattern}, options.precision, planner, inputs);
+  const std::string plan = ranks->text_of_first(planner->saved());
+  if (!ranks->is_first()) planner->adopt(plan);
+  planner->apply_at_once();
+  std::vector<double> alone, kept, whole, late;
+  RankStepRecord record;
+  for (int round = 0; round <= options.rounds; ++round) {
+    const auto step_with = [&](std::optional<GradientBuckets::Options> how,
+                               std::vector<double>& times) {
+      std::optional<GradientBuckets> buckets;
+      if (how) buckets.emplace(bench.module(), ranks, *how);
+      ranks->wait_for_first();
+      const double ms = bench.step(buckets ? &*buckets : nullptr);
+      if (round > 0) times.push_back(ms);  // the first one warms up
+      if (how && how->kept_only) record.kept_bytes = buckets->traffic().bytes;
+      if (how) record.whole_bytes = buckets->traffic().whole_bytes;
+    };
+    step_with(std::nullopt, alone);
+    step_with(GradientBuckets::Options{}, kept);
+    step_with(GradientBuckets::Options{.kept_only = false}, whole);
+    step_with(GradientBuckets::Options{.overlap = false}, late);
+  }
+  record.recipe = recipe;
+  record.pattern = pattern;
+  record.alone_ms = median(alone);
+  record.step_ms = median(kept);
+  record.whole_ms = median(whole);
+  record.late_ms = median(late);
+  return record;
 }
 
 void take_steps(const StepShape& shape, const Subject& subject, PlanMode mode, Precision precision,

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "bench/step_times.h"
 #include "weft/core/pattern.h"
 #include "weft/core/precision.h"
+#include "weft/distributed/process_group.h"
 #include "weft/plan/planner.h"
 
 namespace weft::bench {
@@ -64,6 +66,18 @@ struct StepRecords {
 };
 
 StepRecords bench_step(const StepOptions& options, const std::function<void(double)>& progress);
+
+// Steps of several ranks, each with the whole network and batch of `shape`. In a round, one step each:
+// without the others, with gradients summed while the backward pass runs, the same with masked
+// gradients whole, and with sums that begin after it.
+struct RankStepRecord {
+  std::string recipe;
+  Pattern pattern{1, 1};
+  int64_t kept_bytes = 0, whole_bytes = 0;  // summed per step: what masks keep; everything
+  double alone_ms = 0.0, step_ms = 0.0, whole_ms = 0.0, late_ms = 0.0;  // medians
+};
+RankStepRecord bench_rank_step(const StepOptions& options, const std::string& recipe,
+                               const Pattern& pattern, const std::shared_ptr<ProcessGroup>& ranks);
 
 // A few steps, for the memory that they take.
 void take_steps(const StepShape& shape, const Subject& subject, PlanMode mode, Precision precision,

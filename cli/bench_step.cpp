@@ -182,6 +182,7 @@ void print_step_records_json(const BenchStepArguments& arguments, const bench::S
 }  // namespace
 
 int bench_step_work(const BenchStepArguments& arguments) {
+  if (arguments.processes > 1) return bench_ranks_work(arguments);
   // Asked before anything sets them; and what torch starts with, it sets for OpenMP and so for us.
   const int all = threads();
   const int torch_threads = at::get_num_threads();

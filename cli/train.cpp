@@ -259,8 +259,7 @@ void write_events(const TrainArguments& arguments, const std::string& folder) {
   if (ranks == nullptr || ranks->is_first()) write_events(arguments, folder);
   if (ranks != nullptr) ranks->leave();
   if (stop.signal() == 0) {
-    throw RankLost(
-        fmt::format("stopped after step {}, as another rank was told to", trainer.step()));
+    throw Error(fmt::format("stopped after step {}, as another rank was told to", trainer.step()));
   }
   stop.end_program(fmt::format("stopped after step {}: continue with weft train --resume {}",
                                trainer.step(), shell_word(folder)));
@@ -410,6 +409,7 @@ int train_work(const TrainArguments& arguments) {
     return code;
   } catch (const RankLost& error) {
     problem = error.what();
+    ranks->fail(problem);
   } catch (const std::exception& error) {
     problem = problem_text(error);
     ranks->fail(fmt::format("{} failed: {}", place->name(), problem));

@@ -327,6 +327,9 @@ void BenchStepArguments::declare(Flags& flags) {
       problem_in([](const std::string& text) { parse_precision(text); }));
   flags.integer("--rounds", rounds, 1, 100, "Rounds; the result is their median");
   flags.integer("--threads", threads, 0, kMaxThreads, "Threads; 0 takes all");
+  flags.integer("--processes", processes, 1, 64,
+                "Ranks on this machine that sum their gradients, each with all tokens; with more "
+                "than one, only that is measured");
   flags.flag("--no-plain", no_plain, "Do not measure plain libtorch");
   flags.flag("--no-memory", no_memory, "Leave memory out");
   flags.flag("--only-memory", only_memory,
@@ -382,6 +385,7 @@ CommandEntry bench_step_command(Work<BenchStepArguments> work) {
           "  weft bench step\n"
           "  weft bench step --recipe all --pattern 2:4 --no-memory\n"
           "  weft bench step --model resnet18 --recipe t-sr-ste --pattern 2:4 --json\n"
+          "  weft bench step --processes 2 --recipe static --recipe s-ste --pattern 2:4\n"
           "  weft bench step --precision bf16 --pattern 2:4x16 --pattern 2:4x32",
           command_for(std::move(work))};
 }

@@ -89,7 +89,7 @@ struct BenchStepArguments {
   std::vector<std::string> patterns = {"2:4", "2:4x2", "1:4", "1:8x2"};
   std::string plan = "auto", precision = "fp32";
   int64_t width = 0;  // 0: that of the model
-  int64_t rounds = 4, threads = 0;
+  int64_t rounds = 4, threads = 0, processes = 1;
   bool no_plain = false, no_memory = false, only_memory = false, json = false;
   TableFlags tables;
 

@@ -13,6 +13,7 @@ int eval_work(const EvalArguments& arguments);
 int recovery_work(const RecoveryArguments& arguments);
 int bench_layer_work(const BenchLayerArguments& arguments);
 int bench_step_work(const BenchStepArguments& arguments);
+int bench_ranks_work(const BenchStepArguments& arguments);  // --processes
 
 std::string explain_torch_error(const std::exception& error);
 

@@ -25,6 +25,7 @@ struct Heartbeat::Shared {
   bool ended = false;      // it has
   bool others_gone = false;
   Clock::time_point answered = Clock::now();  // when the store last did
+  std::optional<Clock::time_point> doubted;   // since when it seems silent
 
   // The thread's own:
   struct Other {
@@ -151,7 +152,13 @@ std::optional<std::string> Heartbeat::verdict() const {
   const std::lock_guard lock(shared_->mutex);
   if (shared_->verdict) return shared_->verdict;
   const auto silent = Clock::now() - shared_->answered;
-  if (shared_->ended || silent < shared_->patience) return std::nullopt;
+  if (shared_->ended || silent < shared_->patience) {
+    shared_->doubted.reset();
+    return std::nullopt;
+  }
+  // This process may have been stopped itself: then the thread has not had its turn yet.
+  if (!shared_->doubted) shared_->doubted = Clock::now();
+  if (Clock::now() - *shared_->doubted < 2 * kEvery) return std::nullopt;
   return fmt::format(
       "the store of {} has not answered for {} s: it was killed or stopped, or this host is cut "
       "off",

@@ -244,7 +244,9 @@ void ProcessGroup::lose(const std::string& problem) {
 }
 
 void ProcessGroup::fail(const std::string& reason) {
+  if (!heartbeat_) return;  // it has left
   heartbeat_->fail(reason);
+  // The others read it at their next beat; if it hosts the store, it must still be there.
   if (is_first()) std::this_thread::sleep_for(4 * Heartbeat::kEvery);
 }
 

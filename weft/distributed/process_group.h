@@ -65,7 +65,8 @@ class ProcessGroup {
   std::unique_ptr<Transfer> begin_sum(const torch::Tensor& tensor);
   void wait(Transfer& transfer);
 
-  // The last words of this rank to the others. Rank 0 stays until they have read them.
+  // The last words of the run, of this rank unless another one was faster. Rank 0 stays until the
+  // others have had time to read them. To be called whatever ended this rank: RankLost, too.
   void fail(const std::string& reason);
   // All ranks have done their work.
   void leave();

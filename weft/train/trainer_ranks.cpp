@@ -5,7 +5,7 @@
 //               has a plan to tell
 //   the plan    of rank 0, in the few steps in which it changes
 //
-// and, now and then, a checksum of everything that must be equal.
+// and, at the first and the last step and every 50 steps, a checksum of everything that must be equal.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -83,7 +83,8 @@ void Trainer::State::share_plan() {
     const std::string plan = ranks->text_of_first(planner->saved());
     if (!writes()) planner->adopt(plan);
   }
-  if (position.step % kCompareEvery == 0 || position.step == 1) {
+  const int64_t last = parts.options.steps;
+  if (position.step % kCompareEvery == 0 || position.step == 1 || position.step == last) {
     require_same_state(*parts.model, *ranks, position.step);
   }
 }
