@@ -382,9 +382,9 @@ TEST_F(TrainerCommands, BenchStepHasItsRecords) {
 // Also of lbc, which has two phases; and the text that puts them together.
 TEST_F(TrainerCommands, BenchStepTakesAResidualNetwork) {
   const std::vector<std::string> arguments = {
-      "bench",    "step",   "--model",  "resnet18", "--width",   "8",      "--images",
-      "2",        "--size", "8",        "--rounds", "1",         "--plan", "sparse",
-      "--recipe", "static", "--recipe", "lbc",      "--pattern", "2:4",    "--no-memory"};
+      "bench",    "step", "--model",   "resnet18", "--width",     "8",         "--images", "2",
+      "--size",   "8",    "--rounds",  "1",        "--plan",      "sparse",    "--recipe", "static",
+      "--recipe", "lbc",  "--pattern", "2:4",      "--no-memory", "--threads", "1"};
   std::vector<std::string> as_json = arguments;
   as_json.push_back("--json");
   const Outcome outcome = run(as_json);
