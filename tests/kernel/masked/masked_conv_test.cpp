@@ -178,6 +178,28 @@ TEST(MaskedConv, IsRightForEveryParameterAlone) {
   }
 }
 
+// What an earlier product left behind the last position of a stripe is not multiplied.
+TEST(MaskedConv, DoesNotSeeWhatWasThereBefore) {
+  const ThreadsGuard guard;
+  set_threads(1);
+  const auto poison = [](const char* which) {
+    ConvGradient before(conv_shape(1, 16, 16, 16, 8, 1, 1), Pattern(2, 4), Data::kFloats, 0, 2900);
+    (which[0] == 'g' ? before.g : before.x).fill(NAN);
+    before.result();
+  };
+  ConvShape s = conv_shape(1, 16, 2, 3, 8, 3, 3);
+  s.pad_h = s.pad_w = 1;
+  const ConvGradient now(s, Pattern(2, 4), Data::kIntegers, 0, 2901);
+  const ExpectedMatrix want = now.expected();
+  for_each_isa([&](const std::string& isa) {
+    for (const char* which : {"g", "x"}) {
+      poison(which);
+      const TestMatrix dw = now.result();
+      EXPECT_EQ(mismatch(dw.view(), want, now.data), "") << which << ", " << isa;
+    }
+  });
+}
+
 // More outputs than a part has, more entries than leave room for several chunks, and few of both.
 TEST(MaskedConv, IsRightForManyOutputsAndEntries) {
   ConvGradient(conv_shape(1, 3, 4, 5, 600, 2, 2), Pattern(2, 4), Data::kFloats, 1, 3000)

@@ -164,11 +164,13 @@ HWY_INLINE void Dots(const MaskedJob& job, const float* HWY_RESTRICT row, const 
   AddUp<kEntries>(sums, job.first, values);
 }
 
-// Shorter vectors need the registers for parts. This loop alone, AVX2 on Sapphire Rapids, 16 inputs of
-// 256 tokens, 8 kept: four entries with both parts 56 to 59 GFLOP/s, eight with one part after the
-// other 54. With AVX-512 it had 82 on the same noisy machine, and 88 with 16 of 32 kept.
-constexpr int kEntriesAtOnce = kLanes >= 16 ? 8 : 4;
-constexpr int kPartsAtOnce = kLanes >= 16 ? 1 : 2;
+// Eight entries, one part after the other, load least. This loop alone, AVX2, 16 inputs of 256 tokens,
+// 8 kept: four entries with both parts 75 GFLOP/s on a Zen 4, eight 78; on a Sapphire Rapids, which
+// loads more than it multiplies, 56 to 59 and 54. With AVX-512 it had 82 there, and 85 on the Zen 4.
+constexpr int kEntriesAtOnce = kLanes >= 8 ? 8 : 4;
+constexpr int kPartsAtOnce = kLanes >= 8 ? 1 : 2;
+// Four entries that are left over have sums too few, unless both parts are added to at once.
+constexpr int kPartsOfFour = kParts >= 2 ? 2 : 1;
 
 void RunMaskedRows(const MaskedJob& job) {
   for (int64_t r = 0; r < job.rows; ++r) {
@@ -178,7 +180,7 @@ void RunMaskedRows(const MaskedJob& job) {
     for (; at + kEntriesAtOnce <= end; at += kEntriesAtOnce) {
       Dots<kEntriesAtOnce, kPartsAtOnce>(job, g, job.index + at, job.values + at);
     }
-    if (at < end) Dots<4, kPartsAtOnce>(job, g, job.index + at, job.values + at);
+    if (at < end) Dots<4, kPartsOfFour>(job, g, job.index + at, job.values + at);
   }
 }
 
