@@ -12,8 +12,9 @@
 #                cppcheck take 24 s of a core together
 #   make fuzz    the readers of files under libFuzzer, FUZZ_SECONDS=300 each
 #   make stress  a 4 GB checkpoint through `weft mask`, with its peak memory
+#   make soak    a hundred training runs killed at random moments, of one process and of two ranks
 #   make survive training runs killed at twenty random moments per recipe, and resumed
-.PHONY: build program demo test python bench format format-check lint cppcheck tidy fuzz stress survive setup \
+.PHONY: build program demo test python bench format format-check lint cppcheck tidy fuzz stress survive soak setup \
   clean
 .DEFAULT_GOAL := build
 
@@ -94,6 +95,9 @@ fuzz:
 
 stress: program
 	@scripts/stress $(WEFT)
+
+soak: program
+	@scripts/soak $(WEFT)
 
 survive: program
 	@scripts/survive $(WEFT)

@@ -80,7 +80,8 @@ std::string objection(const std::string& folder, const std::string& include) {
   }
   const bool torch =
       include.starts_with("torch/") || include.starts_with("ATen/") || include.starts_with("c10/");
-  if (torch && folder != "torch" && folder != "train") return "only torch and train may";
+  const bool may = folder == "torch" || folder == "distributed" || folder == "train";
+  if (torch && !may) return "only torch, distributed and train may";
   if (!include.starts_with("weft/")) return "";
   const std::string other = folder_of(include.substr(5));
   if (other == folder || arrows().at(folder).contains(other)) return "";
