@@ -55,7 +55,7 @@ def export(run, *arguments):
 
 def test_tensorboard_reads_every_figure(run, tmp_path):
     export(run, "tensorboard", "--out", tmp_path / "events")
-    (file,) = (tmp_path / "events/first").iterdir()
+    (file,) = (tmp_path / "events/first").glob("events.*")
     events = list(loader.EventFileLoader(str(file)).Load())
     assert events[0].file_version == "brain.Event:2"
     scalars = {}

@@ -35,7 +35,8 @@ inline bool begins_like_a_command(const std::string& line) {
   std::string first;
   words >> first;
   return kPrograms.contains(first) || first.starts_with("scripts/") ||
-         first.starts_with("build/") || first.starts_with("./") || first.starts_with("WEFT_");
+         (first.starts_with("build/") && !first.ends_with(':')) || first.starts_with("./") ||
+         first.starts_with("WEFT_");
 }
 
 inline DocPage read_doc_page(const std::filesystem::path& root, const std::string& name) {

