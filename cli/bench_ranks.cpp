@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -92,8 +93,27 @@ Batch batch_of(const bench::StepShape& shape) {
   return {std::get<bench::ResnetShape>(shape).images, "images"};
 }
 
+// The best of some sums over the ranks, with nothing else to do.
+double best_sum_ms(ProcessGroup& ranks, int64_t bytes) {
+  const torch::Tensor numbers = torch::zeros({std::max<int64_t>(1, bytes / 4)});
+  double best = 0.0;
+  for (int i = 0; i < 20; ++i) {
+    ranks.wait_for_first();
+    const auto start = std::chrono::steady_clock::now();
+    ranks.sum(numbers);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    if (i == 0 || took.count() < best) best = took.count();
+  }
+  return best;
+}
+
+struct SumTimes {
+  int64_t bytes = 0;
+  double ms = 0.0, latency_ms = 0.0;
+};
+
 void print_rank_steps(const BenchStepArguments& arguments,
-                      const std::vector<bench::RankStepRecord>& records) {
+                      const std::vector<bench::RankStepRecord>& records, const SumTimes& sums) {
   const auto mb = [](int64_t bytes) { return fmt::format("{:.2f}", 1e-6 * double(bytes)); };
   const Batch batch = batch_of(arguments.shape());
   Table table({"recipe", "pattern", ">MB", ">MB whole", ">ms", ">whole", ">no overlap", ">alone",
@@ -118,10 +138,16 @@ void print_rank_steps(const BenchStepArguments& arguments,
                     {"no_overlap_ms", r.late_ms},
                     {"alone_ms", r.alone_ms},
                     {"communication_share", share},
-                    {batch.unit + "_per_second", speed}});
+                    {batch.unit + "_per_second", speed},
+                    {"sum_bytes", sums.bytes},
+                    {"sum_ms", sums.ms},
+                    {"sum_latency_ms", sums.latency_ms}});
   }
   if (arguments.json) return print_json(list);
   arguments.tables.print(table);
+  arguments.tables.print_lines(fmt::format(
+      "\nwith nothing else to do: a sum of {} MB takes {:.2f} ms, of 4 bytes {:.3f} ms\n",
+      mb(sums.bytes), sums.ms, sums.latency_ms));
   arguments.tables.print_lines(fmt::format(
       "\n{} ranks of {} on this machine, {} {} each. MB: what a step sums, and if masked "
       "gradients\nand scores travelled whole; ms: medians of a step, of one with whole gradients, "
@@ -159,7 +185,10 @@ int bench_ranks_work(const BenchStepArguments& arguments) {
       records.push_back(bench::bench_rank_step(options, recipe, Pattern::parse(pattern), ranks));
     }
   }
-  if (first) print_rank_steps(arguments, records);
+  SumTimes sums{records[0].whole_bytes};
+  sums.ms = best_sum_ms(*ranks, sums.bytes);
+  sums.latency_ms = best_sum_ms(*ranks, 4);
+  if (first) print_rank_steps(arguments, records, sums);
   ranks->leave();
   if (others) others->wait();
   return 0;
