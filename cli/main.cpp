@@ -32,7 +32,7 @@ void end_when_it_crashes() { ::setenv("UCX_HANDLE_ERRORS", "none", 0); }
 // for its developers. Read when the library is loaded.
 void silence_c10d() {
   if (std::getenv("WORLD_SIZE") == nullptr) return;
-  ::setenv("GLOG_minloglevel", "3", 0);        // of Debian's libtorch
+  ::setenv("GLOG_minloglevel", "3", 0);         // of Debian's libtorch
   ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);  // of PyPI's
 }
 
