@@ -104,7 +104,8 @@ TEST(RunOptions, AWrongConfigurationIsNamedWithItsLine) {
     EXPECT_TRUE(contains(config_problem(bad), "run.toml: not valid TOML: ")) << bad;
   }
   EXPECT_TRUE(contains(config_problem("steps = [1, 2]"), "2 values: accepted is one"));
-  EXPECT_TRUE(contains(config_problem("model = \"rnn\""), "accepted are mlp, cnn, resnet18, vit, gpt"));
+  EXPECT_TRUE(
+      contains(config_problem("model = \"rnn\""), "accepted are mlp, cnn, resnet18, vit, gpt"));
   EXPECT_TRUE(contains(config_problem("recipe = \"magic\""), "magic"));
   EXPECT_TRUE(contains(config_problem("learning-rate = nan"), "learning-rate"));
   EXPECT_TRUE(contains(config_problem("steps = "), "run.toml:1:"));
