@@ -29,10 +29,16 @@ auto one_line(Body body) {
   }
 }
 
+// Newer libtorch prefers libuv, which Debian's is built without: an error when the store opens.
+void without_libuv(auto& options) {
+  if constexpr (requires { options.useLibUV; }) options.useLibUV = false;
+}
+
 class TcpRankStore : public RankStore {
  public:
   TcpRankStore(const StoreAddress& address, std::chrono::seconds timeout) {
     c10d::TCPStoreOptions options;
+    without_libuv(options);
     options.port = static_cast<uint16_t>(address.port);
     options.isServer = address.serves;
     options.waitWorkers = false;
