@@ -6,6 +6,7 @@
 
 #include <bit>
 #include <map>
+#include <utility>
 
 namespace weft {
 
@@ -26,6 +27,10 @@ struct GradientBuckets::Bucket {
   std::unique_ptr<Transfer> sum;
 };
 
+// A shared_ptr; in newer libtorch an intrusive_ptr.
+using NodePointer =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>()));
+
 struct GradientBuckets::Parts {
   std::vector<Slot> slots;
   std::vector<Bucket> buckets;
@@ -33,7 +38,7 @@ struct GradientBuckets::Parts {
   std::map<const void*, LayerModule*> scores;  // parameters that do not travel
   size_t begun = 0;                            // buckets whose sum has begun
   // A parameter holds its node weakly. It knows the hook by a number.
-  std::vector<std::shared_ptr<torch::autograd::Node>> nodes;
+  std::vector<NodePointer> nodes;
   std::vector<uintptr_t> hooks;
 };
 
